@@ -183,8 +183,9 @@ type Config struct {
 	// Deferred commits without waiting for the disk. The ack waits for a later flush that many claims share, so a crash of the
 	// database loses only claims that were not acked. Use Deferred for consumers that handle one message after the other, if the
 	// transport continues at Delivery.Handled. Do not use it for handlers with effects outside their transaction, because a
-	// crash would repeat such an effect. Other transactions may see writes that a crash then loses. Only with a PostgresStore
-	// that no other store wraps. Default: false.
+	// crash would repeat such an effect. Other transactions may see writes that a crash then loses. Change it only while no process
+	// of the consumer runs: one without it acks the duplicate of a claim that is not on disk yet. Only with a PostgresStore that
+	// no other store wraps. Default: false.
 	Deferred bool
 
 	// Lazy sends the claim in one round trip with the handler's first statement, or with the commit if the handler only queues

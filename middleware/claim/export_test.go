@@ -40,6 +40,16 @@ func Record(ctx context.Context, s *PostgresStore, k Key) (record uuid.UUID, con
 	return store.Key(k).Record().Bytes, consumer
 }
 
+// Keep records a failure of the event, as after a handler that failed. It returns "" if another delivery has settled the event.
+func Keep(ctx context.Context, s *PostgresStore, k Key) (state string, err error) {
+	v, err := s.db.Keep(ctx, store.Event{Key: store.Key(k), Record: store.Key(k).Record()}, "oops",
+		func(attempts int) store.Verdict {
+			return store.Verdict{State: store.StateNacked, Attempts: attempts + 1}
+		},
+		func(context.Context, store.Verdict) error { return nil })
+	return v.State, err
+}
+
 // PollEvery makes the Claim's subscribers look at the table more often, for a test.
 func PollEvery(c *Claim, d time.Duration) { c.redelivery.Poll = d }
 

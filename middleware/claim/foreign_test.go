@@ -1,8 +1,10 @@
 package claim_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"runtime"
 	"testing"
 
@@ -35,6 +37,15 @@ func TestForeignOutage(t *testing.T) {
 	own := func(code string) func(ctx context.Context) error {
 		return func(ctx context.Context) error { return raising(code)(nil, ctx) }
 	}
+	afterSavepoint := func(fail func(ctx context.Context) error) func(f *fixture, _ *pgxpool.Pool) func(ctx context.Context) error {
+		return func(f *fixture, _ *pgxpool.Pool) func(context.Context) error {
+			return func(ctx context.Context) error {
+				err := pgtx.Run(ctx, f.pool, func(ctx context.Context, _ pgx.Tx) error { return own("23505")(ctx) })
+				require.ErrorContains(t, err, "23505")
+				return fail(ctx)
+			}
+		}
+	}
 	nobody, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none?connect_timeout=1")
 	require.NoError(t, err)
 	t.Cleanup(nobody.Close)
@@ -49,6 +60,18 @@ func TestForeignOutage(t *testing.T) {
 		"of another kind": {func(*fixture, *pgxpool.Pool) func(context.Context) error {
 			return func(context.Context) error { return &pgconn.PgError{Code: "08006"} }
 		}, true},
+		"out of reach, after a savepoint": {afterSavepoint(raise(nobody, "")), true},
+		"shutting down, after a savepoint": {func(f *fixture, o *pgxpool.Pool) func(context.Context) error {
+			return afterSavepoint(raise(o, "57P03"))(f, o)
+		}, true},
+		"our own: another server is out of reach": {func(*fixture, *pgxpool.Pool) func(context.Context) error { return own("08001") }, true},
+		"our own: an argument too few": {func(*fixture, *pgxpool.Pool) func(context.Context) error {
+			return func(ctx context.Context) error {
+				tx, _ := pgtx.From(ctx)
+				_, err := tx.Exec(ctx, `select $1::text, $2::text`, pgx.QueryExecModeExec, "one")
+				return err
+			}
+		}, true},
 		"our own: a deadlock":    {func(*fixture, *pgxpool.Pool) func(context.Context) error { return own("40P01") }, false},
 		"our own: out of memory": {func(*fixture, *pgxpool.Pool) func(context.Context) error { return own("53200") }, false},
 		"our own, in a savepoint": {func(f *fixture, _ *pgxpool.Pool) func(context.Context) error {
@@ -60,6 +83,12 @@ func TestForeignOutage(t *testing.T) {
 			return func(ctx context.Context) error {
 				f.killConnection(ctx)
 				return own("22000")(ctx)
+			}
+		}, false},
+		"our own: lost, unnoticed": {func(f *fixture, _ *pgxpool.Pool) func(context.Context) error {
+			return func(ctx context.Context) error {
+				f.killConnection(ctx)
+				return nil
 			}
 		}, false},
 	} {
@@ -85,8 +114,26 @@ func TestForeignOutage(t *testing.T) {
 	}
 }
 
+// A handler marks the outage of another database as permanent, after a statement of its own has failed and was rolled back. The mark
+// had no effect, because the error was taken for an outage of the claim's database.
+func TestForeignOutageIsPermanent(t *testing.T) {
+	perMode(t, func(t *testing.T, f *fixture) {
+		guard := f.middleware(claim.Config{Logger: silent, MaxAttempts: 10})
+		msg, _ := deliver(t, outbox.NewID())
+		_, err := guard(func(msg *message.Message) ([]*message.Message, error) {
+			err := pgtx.Run(msg.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error { return raising("23505")(f, ctx) })
+			require.Error(t, err)
+			return nil, claim.Permanent(&pgconn.PgError{Code: "57P03", Message: "the other database starts"})
+		})(msg)
+		require.NoError(t, err)
+		require.Len(t, f.failed(), 1)
+		assert.Equal(t, []string{"dead", "permanent"}, []string{f.failed()[0].State, f.failed()[0].Reason})
+	})
+}
+
 // A query that crashes its backend loses the connection each time it is tried, and one that needs more locks than the server has fails
-// each time. That is an outage only until other events have committed meanwhile. The second kind was retried for ever.
+// each time. That is an outage only until other events have committed meanwhile. The second kind was retried for ever, and so were a queued
+// statement that ends its session and, in a group, a COMMIT without an answer.
 func TestOutageOfOneEvent(t *testing.T) {
 	t.Parallel()
 	for name, outage := range map[string]struct {
@@ -97,18 +144,35 @@ func TestOutageOfOneEvent(t *testing.T) {
 			f.killConnection(ctx)
 			return errOops
 		}, "the connection to the database was lost 7 times in a row"},
-		"out of memory": {raising("53200"), "the database was out of a resource or read-only 7 times in a row"},
-		"read-only":     {raising("25006"), "the database was out of a resource or read-only 7 times in a row"},
+		"out of memory": {raising("53200"), "the database failed 7 times in a row"},
+		"read-only":     {raising("25006"), "the database failed 7 times in a row"},
+		"a file":        {raising("58P01"), "the database failed 7 times in a row"},
+		"at COMMIT": {func(_ *fixture, ctx context.Context) error {
+			return pgtx.Queue(ctx, "select pg_terminate_backend(pg_backend_pid()), pg_sleep(1)")
+		}, "the database failed 7 times in a row"},
+		"in doubt": {func(_ *fixture, ctx context.Context) error {
+			return pgtx.Queue(ctx, "select $1::text", cutMarker)
+		}, "the connection to the database was lost 7 times in a row"},
 	} {
 		for beside, others := range map[string]bool{"others commit": true, "nobody commits": false} {
 			eachMode(t, name+" "+beside, func(t *testing.T, f *fixture) {
 				id := outbox.NewID()
+				if name == "in doubt" { // in a database with deferrable constraints, a group sends queued statements before COMMIT
+					mode := f.mode
+					f = newLonelyFixture(t)
+					f.mode = mode
+				}
+				f.pool = devtest.PoolOn(t, f.pool.Config().ConnString(), func(c *pgxpool.Config) { c.ConnConfig.DialFunc = dialCut })
+				f.store = claim.NewPostgresStore(f.pool, claim.Schema(f.schema))
 				guard := f.middleware(claim.Config{Logger: silent, MaxAttempts: 2})
 				deliveries := 0 // a group calls the handler again, alone
-				for range 10 {
-					deliveries++
+				for deliveries < 10 {
 					msg, _ := deliver(t, id)
 					_, err := guard(func(msg *message.Message) ([]*message.Message, error) { return nil, outage.fail(f, msg.Context()) })(msg)
+					if nacked(msg) { // contended: the server has not ended the session yet
+						continue
+					}
+					deliveries++
 					if err == nil {
 						break
 					}
@@ -131,6 +195,23 @@ func TestOutageOfOneEvent(t *testing.T) {
 			})
 		}
 	}
+}
+
+// cutMarker is a parameter that cuts a connection of dialCut: what is written with it is lost, and so are all answers.
+const cutMarker = "cut the connection"
+
+type cutConn struct{ net.Conn }
+
+func dialCut(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	return cutConn{conn}, err
+}
+
+func (c cutConn) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(cutMarker)) {
+		return len(b), c.Close()
+	}
+	return c.Conn.Write(b)
 }
 
 // raising fails with that code in the handler's own transaction.

@@ -73,10 +73,10 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 			f = fault.Fault{Reason: fault.ReasonLost, Counted: true}
 			a.err = fmt.Errorf("the connection to the database was lost %d times in a row in this handler, while other events committed: %w", n, a.err)
 		}
-	case f.Reason == "" && fault.WasShort(a.err):
+	case f.Reason == "" && fault.WasOutage(a.err):
 		if n := c.losses.Lost(store.Key(key)); n > 0 {
 			f = fault.Fault{Reason: fault.ReasonError, Counted: true}
-			a.err = fmt.Errorf("the database was out of a resource or read-only %d times in a row in this handler, while other events committed: %w", n, a.err)
+			a.err = fmt.Errorf("the database failed %d times in a row in this handler, while other events committed: %w", n, a.err)
 		}
 	default:
 		c.losses.Ended(store.Key(key), false)

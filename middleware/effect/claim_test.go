@@ -97,7 +97,8 @@ func TestOneSharedPoolWouldDeadlock(t *testing.T) {
 	}))
 }
 
-// Where the server gives the ledger no connection, the handler gets an error in a bounded time, and lets go of its own.
+// Where the server gives the ledger no connection, the handler gets an error in a bounded time, and lets go of its own. Nothing was
+// called, so that is no attempt: an outage of some minutes made dead letters of all events with effects.
 func TestNoRoomForTheLedger(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -110,6 +111,12 @@ func TestNoRoomForTheLedger(t *testing.T) {
 	pool := devtest.PoolOn(t, f.pool.Config().ConnString(), func(c *pgxpool.Config) {
 		c.MaxConns, c.ConnConfig.User, c.ConnConfig.Password = 1, role, "x"
 	})
+	require.NoError(t, outbox.Migrate(t.Context(), f.pool, f.schema))
+	require.NoError(t, claim.Migrate(t.Context(), f.pool, f.schema))
+	c, err := claim.New(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), claim.Config{
+		Service: "labour", MaxAttempts: 1, Consumer: func(string) string { return "notify" }, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
 	ledger := f.open(pool, effect.Config{MaxConns: 2, RecordTimeout: time.Second})
 	require.ErrorContains(t, ledger.Check(t.Context()), "the server lets this role have 1 connections, and 3 may be needed")
 	ledger.Close()
@@ -123,8 +130,15 @@ func TestNoRoomForTheLedger(t *testing.T) {
 		err = effect.Once(ctx, "key", func(context.Context, string) error { t.Error("called"); return nil })
 		require.ErrorContains(t, err, "no answer of the database within 1s")
 		require.NotErrorIs(t, err, effect.ErrInDoubt)
+		_, err = c.Middleware(ledger.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, effect.Once(msg.Context(), "key", func(context.Context, string) error { t.Error("called"); return nil })
+		}))(message.NewMessageWithContext(t.Context(), outbox.NewID(), nil))
+		require.ErrorContains(t, err, "no answer of the database within 1s")
 		return nil
 	}))
+	var failed int
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from `+f.schema+`.claim_failed`).Scan(&failed))
+	assert.Zero(t, failed)
 }
 
 // A server that does not answer has not refused a connection: Check says so, and does not only advise to leave room.

@@ -38,8 +38,9 @@ type Config struct {
 	// failure of an idempotent call counts as a normal attempt. 1 ms or more. Default: 1 min.
 	RetryAfter time.Duration
 
-	// RecordTimeout bounds the retries to record a call's intent or outcome while the database does not answer. If the outcome
-	// cannot be recorded, the effect is in doubt. 1 ms or more. Default: 5 s.
+	// RecordTimeout bounds the retries to record a call's intent or outcome while the database does not answer. If the intent
+	// cannot be recorded, nothing is called, and the event waits as long again, which is no attempt. If the outcome cannot be
+	// recorded, the effect is in doubt. 1 ms or more. Default: 5 s.
 	RecordTimeout time.Duration
 
 	// Retention is how long outcomes are kept, in whole UTC days. It must be longer than the broker may redeliver: after it, a

@@ -117,7 +117,7 @@ func isNotDone(err error) bool {
 	return is
 }
 
-// waitError is the error of an effect that is to be settled by someone else than this event.
+// waitError is the error of an effect that this event is to wait for. The claim counts no attempt.
 type waitError struct {
 	error
 	after time.Duration

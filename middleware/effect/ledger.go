@@ -98,7 +98,11 @@ func (l *Ledger) once(ctx context.Context, key string, fn func(context.Context, 
 			return next, nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("record the intent: %w", err)
+			outage := errors.As(err, new(*outageError))
+			if err = fmt.Errorf("record the intent: %w", err); outage { // nothing was called, and the event is not at fault
+				err = &waitError{err, l.cfg.RecordTimeout}
+			}
+			return nil, err
 		}
 		switch what {
 		case call:

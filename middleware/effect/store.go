@@ -98,9 +98,9 @@ func (s store) change(ctx context.Context, patience time.Duration, key string, f
 			return errors.Join(context.Cause(outer), last)
 		case <-ctx.Done():
 			if state := sqlState(last); state != "" && !strings.HasPrefix(state, "53") {
-				return fmt.Errorf("the database refused it for %v: %w", patience, last)
+				return &outageError{fmt.Errorf("the database refused it for %v: %w", patience, last)}
 			}
-			return fmt.Errorf("no answer of the database within %v, of which the ledger needs a connection beside the service's pool: %w", patience, last)
+			return &outageError{fmt.Errorf("no answer of the database within %v, of which the ledger needs a connection beside the service's pool: %w", patience, last)}
 		case <-time.After(pause):
 		}
 	}
@@ -172,6 +172,11 @@ func passing(err error) bool {
 	state := sqlState(err)
 	return state == "" || !slices.Contains([]string{"22", "23", "28", "3F", "42"}, state[:2])
 }
+
+// outageError is the error of a change that could not be made in time.
+type outageError struct{ error }
+
+func (e *outageError) Unwrap() error { return e.error }
 
 // refusedError is an error of f. change does not retry it.
 type refusedError struct{ error }

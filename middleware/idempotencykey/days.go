@@ -22,10 +22,12 @@ func (c *clock) set(server, assumed time.Time) (wrong bool) {
 
 func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
 
-// findAt returns the statement that looks for an answer in the retained days up to now. Its text changes each day.
+// findAt returns the statement that looks for an answer in the retained days up to the day of now. Its text changes each day. The time
+// of day does not matter, because only the day is the server's.
 func (k *Keys) findAt(now time.Time) string {
 	var days []string
-	for day := dayOf(now.Add(-k.cfg.Retention)); !day.After(now); day = day.AddDate(0, 0, 1) {
+	before := int((k.cfg.Retention + 24*time.Hour - 1) / (24 * time.Hour))
+	for day := dayOf(now).AddDate(0, 0, -before); !day.After(now); day = day.AddDate(0, 0, 1) {
 		days = append(days, day.Format(time.DateOnly))
 	}
 	return strings.Replace(k.find, "{}", "{"+strings.Join(days, ",")+"}", 1)

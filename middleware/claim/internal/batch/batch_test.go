@@ -2,6 +2,7 @@ package batch
 
 import (
 	"context"
+	"io"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+	"github.com/millrace-go/millrace/pgtx"
 )
 
 // gathering is a gatherer whose groups run for as long as the test says.
@@ -58,6 +60,15 @@ func (g *gathering) sizes() []int {
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
+}
+
+// A COMMIT without an answer may be the fault of one event, so each is claimed alone. Nothing was counted, even in a group of one.
+func TestConcludeInDoubt(t *testing.T) {
+	handled, failed := &member{state: memberHandled}, &member{state: memberFailed, result: Result{Ran: true, Err: io.EOF}}
+	last := &member{state: memberHandled}
+	conclude([]*member{handled, failed, last}, true, pgtx.ErrOutcomeUnknown)
+	assert.Equal(t, []memberState{memberAgain, memberFailed, memberAgain}, []memberState{handled.state, failed.state, last.state})
+	assert.Equal(t, Result{Ran: true, Err: io.EOF}, failed.result)
 }
 
 func TestGatherer(t *testing.T) {

@@ -64,8 +64,8 @@ type lostError struct{ error }
 
 func (e lostError) Unwrap() error { return e.error }
 
-// foreignError is the error of a handler while no statement of the claim's transaction has failed. So a server error in it came
-// from another connection.
+// foreignError is the error of a handler that tells nothing about the claim's database: no statement of the claim's transaction has
+// failed, or the error says that a connection ended, and the transaction's is open.
 type foreignError struct{ error }
 
 func (e foreignError) Unwrap() error { return e.error }
@@ -85,20 +85,34 @@ func Guard(timeout time.Duration, panicked func(value any, stack []byte) error, 
 			if v := recover(); v != nil {
 				err = panicked(v, debug.Stack())
 			}
+			lost := pgunit.Lost(ctx)
 			switch {
 			case errors.Is(ctx.Err(), context.DeadlineExceeded): // also if it returned nil, because the commit would fail the same way
 				err = &lateError{err}
 				if starved {
 					err = starvedError{err}
 				}
-			case err != nil && pgunit.Lost(ctx) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
+			case lost && err == nil: // the commit would fail with an error that does not tell
+				err = lostError{errors.New("the connection to the database was lost")}
+			case lost && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
 				err = lostError{err} // if a context of the handler ended, pgx closed the connection; that is the handler's error
-			case err != nil && pgunit.Sound(ctx):
+			case err != nil && !lost && (pgunit.Sound(ctx) || elsewhere(ctx, err)):
 				err = foreignError{err}
 			}
 		}()
 		return fn(ctx)
 	}
+}
+
+// elsewhere reports whether the error is about a connection that ended. Call it only if the transaction's is open: pgx closes that one
+// at each FATAL error. A server may raise such a code as an ERROR, for example for the server of a foreign table.
+func elsewhere(ctx context.Context, err error) bool {
+	if _, ok := pgtx.From(ctx); !ok { // nothing is known of a *sql.Tx
+		return false
+	}
+	var pgErr *pgconn.PgError
+	return errors.As(err, new(*pgconn.ConnectError)) ||
+		errors.As(err, &pgErr) && (strings.HasPrefix(pgErr.Code, "08") || strings.HasPrefix(pgErr.Code, "57P"))
 }
 
 // OutageDelay is the delay of a redelivery if the failure is not the event's fault.
@@ -180,11 +194,11 @@ func WasLost(err error) bool {
 	return errors.As(err, new(lostError)) || errors.Is(err, pgtx.ErrOutcomeUnknown) && !errors.As(err, new(foreignError))
 }
 
-// WasShort reports whether the claim's database was out of a resource or read-only. Like a lost connection, this may be an outage, or
-// the fault of a handler that needs too much, or that makes its transaction read-only.
-func WasShort(err error) bool {
+// WasOutage reports whether the claim's database failed, other than by a conflict of transactions. Like a lost connection, this may be
+// an outage, or the fault of a handler: it needs too much, makes its transaction read-only, or queues a statement that ends its session.
+func WasOutage(err error) bool {
 	var pgErr *pgconn.PgError
-	return isOutage(err) && errors.As(err, &pgErr) && (strings.HasPrefix(pgErr.Code, "53") || pgErr.Code == "25006")
+	return isOutage(err) && !(errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "40"))
 }
 
 // isOutage reports whether the claim's database failed, or ended the transaction because of another one. Neither is the event's

@@ -13,7 +13,7 @@ const (
 	maxLosses = 10_000
 )
 
-// Losses counts for each event how often in a row its connection was lost, or the database was short (WasShort). When the database
+// Losses counts for each event how often in a row its connection was lost, or the database failed (WasOutage). When the database
 // fails, no event is at fault. But a query that crashes its backend, or exceeds the role's transaction_timeout, loses its connection
 // every time, while other events commit. Losses is safe for concurrent use.
 type Losses struct {

@@ -28,7 +28,7 @@ const (
 
 // failedStatements are the statements for failed events.
 type failedStatements struct {
-	begin, lock, processed, row, keep, record, block, key, room, unlimited, sweep string // recording
+	begin, lock, processed, flush, row, keep, record, block, key, room, unlimited, sweep string // recording
 
 	lease, next, back, stuck, claim, retry, done, promote, free, identify string // retrying
 }
@@ -36,7 +36,7 @@ type failedStatements struct {
 func newFailedStatements(query func(name string) string) failedStatements {
 	q := func(name string) string { return query("failed_" + name) }
 	return failedStatements{
-		begin: q("begin"), lock: q("lock"), processed: q("processed"), row: q("row"), keep: q("keep"), record: q("record"),
+		begin: q("begin"), lock: q("lock"), processed: q("processed"), flush: q("flush"), row: q("row"), keep: q("keep"), record: q("record"),
 		block: q("block"), key: q("key"), room: q("room"), unlimited: q("unlimited"), sweep: q("sweep"),
 		lease: q("lease"), next: q("next"), back: q("back"), stuck: q("stuck"), claim: q("claim"), retry: q("retry"),
 		done: q("done"), promote: q("promote"), free: q("free"), identify: q("identify"),
@@ -165,7 +165,7 @@ func (s *Postgres) record(ctx context.Context, e Event, fn func(ctx context.Cont
 		case broughtBack && (id != e.Row || state != StateRetrying): // an operator has decided, or another process has handled it
 			return nil
 		case !broughtBack && (processed || id != 0 && state != StateNacked):
-			return nil
+			return pgtx.Queue(ctx, s.failed.flush) // the message will be acked, and the claim of the other delivery may not be on disk
 		}
 		return fn(ctx, consumer, attempts)
 	}, pgtx.Isolation(pgx.ReadCommitted))
