@@ -51,7 +51,7 @@ func Check(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []Fi
 		}
 		if layout.fenced {
 			found = append(found, Finding{Note: true, Text: fmt.Sprintf("a change of the number of shards is running, or was interrupted: if none is running, "+
-				"\"millrace outbox shards %d\" finishes it, and events are written faster again", layout.shards)})
+				"\"millrace outbox shards %d\" finishes it in a few seconds, in which producers are refused", layout.shards)})
 		}
 
 		rows, err := tx.Query(ctx, query("sequences", schema))

@@ -16,6 +16,8 @@ const (
 	maxShards = 256
 	// fenceTTL is how long producers are refused after a change of shards has died.
 	fenceTTL = 15 * time.Second
+	// switchTimeout bounds the switch, which moves all failed events.
+	switchTimeout = 10 * time.Minute
 	// shardsPoll is how often a change looks whether it can go on.
 	shardsPoll = 50 * time.Millisecond
 )
@@ -74,7 +76,9 @@ func ChangeShards(ctx context.Context, pool *pgxpool.Pool, schema string, n int,
 		c.from = l.shards
 		if l.shards == n && l.rows == n && l.inFunction == n && l.sequences == n {
 			if l.fenced { // the former change ended before its last step
-				return c.finish(ctx)
+				err := c.finish(ctx)
+				changed = err == nil
+				return err
 			}
 			progress(fmt.Sprintf("there are %d shards already", n))
 			return nil

@@ -80,7 +80,7 @@ func (c *change) run(ctx context.Context) (err error) {
 // know which of its keys wait for a failed event. So this wait is not interrupted. It ends when each relay has renewed its lease, or the
 // lease has expired.
 func (c *change) awaitRelays(ctx context.Context, relays []leaseholder) (err error) {
-	c.progress(fmt.Sprintf("there are %d shards; waiting for relays to learn of it", c.to))
+	c.progress(fmt.Sprintf("there are %d shards; waiting for relays to learn of it, and refusing producers meanwhile", c.to))
 	ctx = context.WithoutCancel(ctx)
 	for len(relays) > 0 {
 		if relays, err = c.unaware(ctx, relays); err == nil {
@@ -98,18 +98,22 @@ func (c *change) finish(ctx context.Context) error {
 	if err := c.fence(ctx, c.to); err != nil {
 		return err
 	}
+	ctx = context.WithoutCancel(ctx)
 	var relays []leaseholder
 	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		relays, err = c.relays(ctx, tx)
 		return err
 	})
-	if err == nil {
-		err = c.awaitRelays(ctx, relays)
-	}
 	if err != nil {
+		return c.repeat("it is not known which relays have to learn of the number", err)
+	}
+	if err := c.awaitRelays(ctx, relays); err != nil {
 		return err
 	}
-	return c.unfence(context.WithoutCancel(ctx), c.to)
+	if err := c.unfence(ctx, c.to); err != nil {
+		return c.repeat("producers could not be let on", err)
+	}
+	return nil
 }
 
 // refusePaused fails while a topic is paused: its events would not drain.
@@ -222,6 +226,8 @@ func (c *change) pending(ctx context.Context) (n int64, err error) {
 // switchOver changes the layout, still fenced, and takes all leases away. It returns the relays that must notice. It may outlast the fence,
 // because there may be many failed events. Its locks keep producers out.
 func (c *change) switchOver(ctx context.Context) (relays []leaseholder, err error) {
+	ctx, cancel := context.WithTimeout(ctx, switchTimeout)
+	defer cancel()
 	err = c.alone(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, pgschema.Render(
 			`lock table {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_shard in access exclusive mode`, c.schema)); err != nil {
@@ -234,6 +240,7 @@ func (c *change) switchOver(ctx context.Context) (relays []leaseholder, err erro
 		if !empty {
 			return errNotEmpty
 		}
+		c.progress("moving failed events to their new shards")
 		if _, err := tx.Exec(ctx, pgschema.Render(shardsql.Change(c.to), c.schema)); err != nil {
 			return err
 		}

@@ -63,7 +63,7 @@ func TestRepeatedChangeWaitsForRelays(t *testing.T) {
 	require.NoError(t, err)
 	var fenced bool
 	require.NoError(t, ChangeShards(t.Context(), pool, schema, 16, func(text string) {
-		assert.Equal(t, "there are 16 shards; waiting for relays to learn of it", text)
+		assert.Equal(t, "there are 16 shards; waiting for relays to learn of it, and refusing producers meanwhile", text)
 		_, err := pool.Exec(t.Context(), pgschema.Render(`select {schema}.outbox_next(3::smallint)`, schema))
 		fenced = isFence(err)
 	}))

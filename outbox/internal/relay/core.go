@@ -98,8 +98,8 @@ type Core struct {
 const (
 	// saveDelay is how long deletes are collected.
 	saveDelay = 15 * time.Millisecond
-	// fullSave is how many rows are deleted without that delay. maxSave is how many rows one statement deletes; a failure halves that
-	// limit.
+	// fullSave is how many rows are deleted without that delay. maxSave is how many rows one statement deletes. After a failure it deletes
+	// half as many.
 	fullSave, maxSave = 2000, 4000
 	// maxRead is how many rows one round trip reads of several shards. It is two batches if that is more.
 	maxRead = 4000

@@ -7,7 +7,6 @@ import (
 
 	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/step"
-	"github.com/millrace-go/millrace/outbox/internal/topic"
 )
 
 // Events that could not be published wait in a table of their own, in order, and so do the later events of their keys. Only the holder of
@@ -55,7 +54,7 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 		return at
 	}
 	s.fetching, s.due = true, false
-	f := step.FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: s.fetchBytes, SkipTopics: c.standing(s, now)}
+	f := step.FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: s.fetchBytes, SkipTopics: c.topics.Standing(now)}
 	for _, q := range s.order {
 		if len(q.failed) > 0 && q.stuck(now) && !q.topic.Stands(now) { // it has enough to do
 			f.SkipTopics = append(f.SkipTopics, q.topic.Name)
@@ -73,17 +72,6 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 	s.promote, s.all = map[string]struct{}{}, false
 	c.do(f)
 	return at
-}
-
-// standing returns the topics whose failed events the shard does not fetch. Those that may be probed are fetched by one shard at a time.
-func (c *Core) standing(s *shard, now time.Time) []string {
-	return c.topics.Standing(now, func(t *topic.Topic) bool {
-		if o, _ := t.Fetcher.(*shard); o != nil && o != s && o.fetching && c.shards[o.Shard] == o {
-			return true
-		}
-		t.Fetcher = s
-		return false
-	})
 }
 
 // retries reports whether failed events are in flight or may be due.

@@ -110,9 +110,10 @@ func (c *Core) share() int { return max(1, c.cfg.MaxInFlight/2) }
 // quota is how many events of one topic a shard holds. Further events stay in the table and are read when there is room.
 func (c *Core) quota() int { return max(4*c.cfg.BatchSize, 64) }
 
-// quota is less while the topic waits: probes need few events, and those held cost the other topics time and memory.
+// quota is less while the topic waits: probes need few events, and those held cost the other topics time and memory. It is not less if
+// all events held wait for others, so that one is found that can be a probe.
 func (q *queue) quota(c *Core) int {
-	if q.topic.Waits() {
+	if q.topic.Waits() && len(q.ready)+len(q.sending) > 0 {
 		return max(1, c.rules.quota(c)/16)
 	}
 	return c.rules.quota(c)

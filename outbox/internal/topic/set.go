@@ -78,10 +78,10 @@ func (s Set) Control(controls []step.Control) (changes []Change) {
 	return changes
 }
 
-// Standing returns the names of the topics of which no batch may be sent now. It asks about a topic of which a probe may be sent.
-func (s Set) Standing(now time.Time, too func(*Topic) bool) (names []string) {
+// Standing returns the names of the topics of which no batch may be sent now.
+func (s Set) Standing(now time.Time) (names []string) {
 	for _, t := range s {
-		if t.Stands(now) || t.stands && too(t) {
+		if t.Stands(now) {
 			names = append(names, t.Name)
 		}
 	}

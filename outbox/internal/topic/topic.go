@@ -16,8 +16,6 @@ type Topic struct {
 	To     string // the topic that its events are published to
 	Paused int64  // by an operator; 0: it is not
 
-	Fetcher any // what last fetched failed events of the standing topic, as a probe
-
 	lastSuccess time.Time // when the broker last accepted an event
 	failing     time.Time // since when it has accepted none; zero: it does
 	err         error     // why

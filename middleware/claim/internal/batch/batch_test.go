@@ -69,6 +69,10 @@ func TestConcludeInDoubt(t *testing.T) {
 	conclude([]*member{handled, failed, last}, true, pgtx.ErrOutcomeUnknown)
 	assert.Equal(t, []memberState{memberAgain, memberFailed, memberAgain}, []memberState{handled.state, failed.state, last.state})
 	assert.Equal(t, Result{Ran: true, Err: io.EOF}, failed.result)
+
+	handled.state, failed.state = memberHandled, memberFailed
+	conclude([]*member{handled, failed}, true, pgtx.ErrOutcomeUnknown)
+	assert.Equal(t, []memberState{memberAgain, memberFailed}, []memberState{handled.state, failed.state}, "its failure is recorded, and it is not called again")
 }
 
 func TestGatherer(t *testing.T) {

@@ -134,8 +134,9 @@ func byOthers(err error) bool {
 
 // conclude decides the members' results after the transaction. claimed says whether it got its claims; err is how it ended.
 func conclude(members []*member, claimed bool, err error) {
-	dissolved := err != nil // also if the outcome is unknown: a claim finds it out, and shows which event is at fault
-	var last *member        // the last one that ran, if it failed: it may have broken the transaction, and is judged alone
+	dissolved := err != nil                         // also in doubt: a claim finds it out, and shows which event is at fault
+	doubt := errors.Is(err, pgtx.ErrOutcomeUnknown) // COMMIT was sent, so no handler has broken the transaction
+	var last *member                                // the last one that ran, if it failed: it may have broken the transaction, and is judged alone
 	for _, m := range members {
 		if m.state == memberFailed {
 			last = m
@@ -152,7 +153,7 @@ func conclude(members []*member, claimed bool, err error) {
 			m.state, m.result = m.twin.state, twinOf(m.twin.result)
 		case m.state == memberHandled && err == nil:
 			m.result = Result{Ran: true}
-		case dissolved && (m.state == memberHandled || m.state == memberWaiting || m == last && !m.late):
+		case dissolved && (m.state == memberHandled || m.state == memberWaiting || m == last && !m.late && !doubt):
 			m.state, m.result = memberAgain, Result{}
 		case m.state == memberWaiting && m.ahead != nil && m.ahead.state == memberAgain:
 			m.state = memberAgain

@@ -85,15 +85,13 @@ func Guard(timeout time.Duration, panicked func(value any, stack []byte) error, 
 			if v := recover(); v != nil {
 				err = panicked(v, debug.Stack())
 			}
-			lost := pgunit.Lost(ctx)
+			lost := err != nil && pgunit.Lost(ctx)
 			switch {
 			case errors.Is(ctx.Err(), context.DeadlineExceeded): // also if it returned nil, because the commit would fail the same way
 				err = &lateError{err}
 				if starved {
 					err = starvedError{err}
 				}
-			case lost && err == nil: // the commit would fail with an error that does not tell
-				err = lostError{errors.New("the connection to the database was lost")}
 			case lost && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
 				err = lostError{err} // if a context of the handler ended, pgx closed the connection; that is the handler's error
 			case err != nil && !lost && (pgunit.Sound(ctx) || elsewhere(ctx, err)):
@@ -198,7 +196,7 @@ func WasLost(err error) bool {
 // an outage, or the fault of a handler: it needs too much, makes its transaction read-only, or queues a statement that ends its session.
 func WasOutage(err error) bool {
 	var pgErr *pgconn.PgError
-	return isOutage(err) && !(errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "40"))
+	return isOutage(err) && !errors.As(err, new(starvedError)) && !(errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "40"))
 }
 
 // isOutage reports whether the claim's database failed, or ended the transaction because of another one. Neither is the event's
