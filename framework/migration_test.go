@@ -348,7 +348,7 @@ func TestBrokerMigrationRefuses(t *testing.T) {
 		"quiet":           {func(c *framework.Config) { c.Migration.Quiet = time.Millisecond }, "Config.Migration.Quiet is 1ms"},
 		"transactions": {func(c *framework.Config) {
 			c.Drivers[1] = kafka.NewDriver(kafka.Config{Delivery: kafka.Transactional})
-		}, "set kafka.delivery: at_least_once for the migration"},
+		}, "want kafka.delivery: at_least_once for the migration"},
 		"push": {func(c *framework.Config) {
 			push := &pubsub.Push{Endpoint: "https://labour.example/pubsub", ServiceAccount: "pubsub@labour.example"}
 			c.Drivers[0] = pubsub.NewDriver(pubsub.Config{ClientOptions: emulated(devtest.Start(t, devstack.PubSub).PubSubHost()), Subscription: pubsub.SubscriptionConfig{Push: push}})
