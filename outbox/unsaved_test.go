@@ -30,7 +30,7 @@ func TestRepeatsNoMoreThanMaxInFlight(t *testing.T) {
 			require.NoError(t, err)
 			f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{BatchSize: 10, MaxInFlight: most}))
 			if most < events {
-				eventually(t, "it publishes", func() bool { return broker.count() == most })
+				eventually(t, "it publishes until small batches are left", func() bool { return broker.count() > most/2 })
 				assert.Never(t, func() bool { return broker.count() > most }, time.Second, 10*time.Millisecond)
 			} else {
 				eventually(t, "it publishes more", func() bool { return broker.count() > 30 })

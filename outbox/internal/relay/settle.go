@@ -43,11 +43,10 @@ func (c *Core) fault(t *topic.Topic, err error) Fault {
 	return f
 }
 
-// restQueue makes the queue wait after a batch of which nothing was sent. err is nil if the broker was not asked. Otherwise the next batch
-// is small.
+// restQueue makes the queue wait after a batch of which nothing was sent. err is nil if the broker was not asked. The next batch is as large
+// as before, because the topic may have events that can be sent behind many that cannot.
 func (c *Core) restQueue(q *queue, err error, now time.Time) {
 	if err != nil {
-		q.window = max(1, c.share()/64)
 		q.topic.Failed(err, now)
 		q.topic.Unclear(c.cfg.Jitter, now)
 	}

@@ -382,34 +382,6 @@ func TestWaitingTopicIsHeldLittle(t *testing.T) {
 	require.Empty(t, w.overtaken)
 }
 
-// A topic whose every event is refused with an error of unknown meaning is asked with few events, as in an outage.
-func TestTopicOfUnknownErrorsIsAskedLittle(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 4)
-	w.config = func(c *Config) { c.BatchSize, c.MaxInFlight = 100, 400 }
-	write := func() {
-		for i := range 800 {
-			w.write("a", fmt.Sprint("k", i), int16(i%4))
-		}
-	}
-	write()
-	w.start()
-	w.run(time.Second)
-	require.Empty(t, w.rows, "the windows have grown")
-	write()
-	for _, r := range w.rows {
-		w.topic("a").refuse[r.EventID] = errOdd
-	}
-	w.run(5 * time.Second)
-	before := w.sends
-	w.run(10 * time.Second)
-	require.Less(t, w.sends-before, 4*10*5, "%d events a shard and second were sent", (w.sends-before)/40)
-	clear(w.topic("a").refuse)
-	w.run(30 * time.Second)
-	require.Empty(t, w.rows, "%s", w)
-	require.Empty(t, w.failed, "%s", w)
-}
-
 // The topic stands because of another shard's events, and the shard's own events of it wait behind a paused topic. Those that arrive then
 // can be sent, and end the outage.
 func TestTopicWhoseHeldEventsAllWait(t *testing.T) {
