@@ -53,8 +53,13 @@ func (c recorded) do(ctx context.Context, id string, within func() error) error 
 		enter.Lose("never", "")
 	case err == nil:
 		leave.Return("commit", "")
-	case errors.Is(err, pgtx.ErrOutcomeUnknown), c.mode.Deferred && !errors.Is(err, errRejects): // the flush failed behind the commit
+	case errors.Is(err, pgtx.ErrOutcomeUnknown),
+		c.mode.Group > 0 && !errors.Is(err, errRejects), // a group in doubt has claimed the event again alone, in vain
+		c.mode.Deferred && !errors.Is(err, errRejects):  // the flush failed behind the commit
 		c.h.Call(c.client, id).Since(enter).Lose("lost", "")
+		if errors.Is(err, claim.ErrCompleted) {
+			c.h.Call(c.client, id).Since(enter).Return("completed", "")
+		}
 		leave.Lose("unknown", "")
 	default:
 		leave.Since(enter).Lose("rollback", "")
