@@ -32,7 +32,7 @@ func (c *Claim) bury(ctx context.Context, key Key, msg *message.Message, reason 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.KeepTimeout)
 	defer cancel()
-	v, err := c.postgres.Keep(ctx, e, cause.Error(),
+	v, err := c.postgres.Keep(ctx, e, false, cause.Error(),
 		func(attempts int) store.Verdict {
 			return store.Verdict{State: store.StateDead, Reason: reason, Attempts: attempts}
 		},

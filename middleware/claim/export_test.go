@@ -42,7 +42,7 @@ func Record(ctx context.Context, s *PostgresStore, k Key) (record uuid.UUID, con
 
 // Keep records a failure of the event, as after a handler that failed. It returns "" if another delivery has settled the event.
 func Keep(ctx context.Context, s *PostgresStore, k Key) (state string, err error) {
-	v, err := s.db.Keep(ctx, store.Event{Key: store.Key(k), Record: store.Key(k).Record()}, "oops",
+	v, err := s.db.Keep(ctx, store.Event{Key: store.Key(k), Record: store.Key(k).Record()}, false, "oops",
 		func(attempts int) store.Verdict {
 			return store.Verdict{State: store.StateNacked, Attempts: attempts + 1}
 		},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
@@ -245,4 +247,36 @@ func TestGoexit(t *testing.T) {
 			assert.Contains(t, f.failed()[0].Error, "runtime.Goexit")
 		})
 	}
+}
+
+// A query crashes its backend, and with it the server: while the server recovers, no attempt could be recorded, so the event came back
+// for ever and crashed the server each time.
+func TestEventThatCrashesItsServer(t *testing.T) {
+	t.Parallel()
+	pool := devtest.PoolOn(t, devtest.Postgres(t, devstack.ServerConfig{}).DSN())
+	_, err := pool.Exec(t.Context(), `create schema crashed`)
+	require.NoError(t, err)
+	f := prepare(&fixture{t: t, pool: pool, schema: "crashed"})
+	guard := f.middleware(claim.Config{Logger: silent, MaxAttempts: 1})
+	id, crashes := outbox.NewID(), 0
+	for err := errOops; err != nil; {
+		msg, _ := deliver(t, id)
+		_, err = guard(func(msg *message.Message) ([]*message.Message, error) {
+			tx, _ := pgtx.From(msg.Context())
+			crashes++
+			if err := syscall.Kill(int(tx.Conn().PgConn().PID()), syscall.SIGSEGV); err != nil {
+				return nil, claim.Permanent(err)
+			}
+			_, err := tx.Exec(msg.Context(), `select pg_sleep(60)`)
+			return nil, err
+		})(msg)
+		require.Less(t, crashes, 12)
+		require.Eventually(t, func() bool {
+			msg, _ := deliver(t, outbox.NewID())
+			_, err := guard(f.handler)(msg)
+			return err == nil
+		}, time.Minute, 50*time.Millisecond)
+	}
+	assert.Equal(t, 6, crashes, "five for nothing, and one attempt")
+	assert.Equal(t, []string{"dead", "attempts"}, []string{f.failed()[0].State, f.failed()[0].Reason})
 }

@@ -107,7 +107,7 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.KeepTimeout) // the handler's deadline may have passed
 	defer cancel()
 	back := redelivery.From(msg.Context()) != nil
-	v, kerr := c.postgres.Keep(ctx, e, failureText(cause),
+	v, kerr := c.postgres.Keep(ctx, e, f.Reason == fault.ReasonLost, failureText(cause),
 		func(attempts int) store.Verdict {
 			return f.Verdict(attempts, back, fault.Policy{MaxAttempts: c.cfg.MaxAttempts, Backoff: c.cfg.Backoff})
 		},

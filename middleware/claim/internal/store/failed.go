@@ -90,8 +90,23 @@ var here = func() string {
 var ErrFree = errors.New("the key is free")
 
 // Keep records the verdict that decide returns for the number of earlier attempts. before is called in the transaction, before its
-// commit. If the event has been settled elsewhere in the meantime, the verdict's state is "".
-func (s *Postgres) Keep(ctx context.Context, e Event, failure string, decide func(attempts int) Verdict, before func(context.Context, Verdict) error) (v Verdict, err error) {
+// commit. If the event has been settled elsewhere in the meantime, the verdict's state is "". If patient is set, Keep tries again until
+// ctx ends, because the event itself may have crashed the server.
+func (s *Postgres) Keep(ctx context.Context, e Event, patient bool, failure string, decide func(attempts int) Verdict, before func(context.Context, Verdict) error) (v Verdict, err error) {
+	for {
+		v, err = s.keep(ctx, e, failure, decide, before)
+		if err == nil || !patient || errors.Is(err, ErrContended) || errors.Is(err, pgtx.ErrOutcomeUnknown) {
+			return v, err
+		}
+		select {
+		case <-ctx.Done():
+			return v, err
+		case <-time.After(keepAgain):
+		}
+	}
+}
+
+func (s *Postgres) keep(ctx context.Context, e Event, failure string, decide func(attempts int) Verdict, before func(context.Context, Verdict) error) (v Verdict, err error) {
 	err = s.record(ctx, e, func(ctx context.Context, consumer int16, attempts int) error {
 		v = decide(attempts)
 		if err := before(ctx, v); err != nil {

@@ -44,6 +44,9 @@ type Execer interface {
 // KeepTimeout bounds a transaction that records a failure.
 const KeepTimeout = 10 * time.Second
 
+// keepAgain is how long Keep waits before it tries again.
+const keepAgain = 250 * time.Millisecond
+
 // Key names one effect: one event for one consumer.
 type Key struct {
 	Consumer, EventID string
