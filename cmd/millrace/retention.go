@@ -35,8 +35,8 @@ func retentionRun(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "run", Short: "Create partitions for the next days, and drop old ones", Args: cobra.NoArgs,
 		Long: "Creates partitions for the next days, and drops those that are older than the durations of the flags. Without flags it\n" +
-			"drops none. Use the durations that the services are configured with: shorter ones drop records that the services still\n" +
-			"need. Keep claims for longer than brokers may redeliver: older events are not handled, because nobody knows whether they\n" +
+			"drops none. Use the durations that the services are configured with. A service that keeps its records for longer, and runs\n" +
+			"or ran lately (\"retention status\"), counts more than a flag: nothing is dropped that it still needs. Keep claims for longer than brokers may redeliver: older events are not handled, because nobody knows whether they\n" +
 			"were processed. It blocks nobody, and waits for running handlers.",
 		Example: "  millrace retention run\n  millrace retention run --claims 14d --effects 30d --http-keys 1d",
 	}
@@ -76,7 +76,12 @@ func retentionRun(a *cli.App) *cobra.Command {
 			result, days, more, err := part.run()
 			if err != nil {
 				errs = append(errs, fmt.Errorf("--%s: %w", strings.ReplaceAll(part.name, "_", "-"), err))
+			} else if longest, err := longestRetention(ctx, pool, a.Schema, part.name); err != nil {
+				errs = append(errs, err)
 			} else {
+				if longest.Keep > part.keep {
+					more = strings.TrimPrefix(more+"; ", "; ") + "service " + words.OneLine(longest.Service) + " keeps them for " + words.Duration(longest.Keep)
+				}
 				done[part.name] = result
 				lines = append(lines, []string{part.name, strings.Join(days, " "), more})
 			}
@@ -123,6 +128,29 @@ func retentionAhead(ctx context.Context, a *cli.App, pool *pgxpool.Pool) error {
 	return nil
 }
 
+// longestRetention returns the longest retention of the services, of records that have this name; zero if none counts.
+func longestRetention(ctx context.Context, pool *pgxpool.Pool, schema, of string) (longest pgdays.Retention, err error) {
+	for _, k := range tables.Kept {
+		if k.Of != of {
+			continue
+		}
+		all, err := pgdays.Table{Schema: schema, Name: k.Table}.Retentions(ctx, pool)
+		if err != nil || len(all) == 0 {
+			return longest, err
+		}
+		longest = all[0]
+	}
+	return longest, nil
+}
+
+// serviceRetention is how long a service keeps its records.
+type serviceRetention struct {
+	Of        string    `json:"of"`
+	Service   string    `json:"service"`
+	Keep      string    `json:"keep"` // such as 336h0m0s
+	RenewedAt time.Time `json:"renewed_at"`
+}
+
 // keptDays is the status of one table.
 type keptDays struct {
 	Of     string     `json:"of"`
@@ -134,9 +162,14 @@ type keptDays struct {
 }
 
 func retentionStatus(a *cli.App) *cobra.Command {
-	c := &cobra.Command{Use: "status", Short: "Show partitions, sizes, and retention watermarks", Args: cobra.NoArgs, Example: "  millrace retention status"}
+	c := &cobra.Command{Use: "status", Short: "Show partitions, sizes, services' retentions, and watermarks", Args: cobra.NoArgs, Example: "  millrace retention status"}
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		var all []keptDays
+		retentions := []serviceRetention{}
+		there, err := tables.Installed(ctx, pool, a.Schema)
+		if err != nil {
+			return err
+		}
 		for _, of := range tables.Kept {
 			days, err := pgdays.Table{Schema: a.Schema, Name: of.Table}.Days(ctx, pool)
 			if err != nil {
@@ -152,13 +185,23 @@ func retentionStatus(a *cli.App) *cobra.Command {
 				k.Bytes += d.Bytes
 			}
 			all = append(all, k)
+			if !there[of.Component] {
+				continue
+			}
+			noted, err := pgdays.Table{Schema: a.Schema, Name: of.Table}.Retentions(ctx, pool)
+			if err != nil {
+				return err
+			}
+			for _, r := range noted {
+				retentions = append(retentions, serviceRetention{of.Of, r.Service, r.Keep.String(), r.RenewedAt})
+			}
 		}
 		kept, err := claim.InspectKept(ctx, pool, a.Schema)
 		if err != nil {
 			return err
 		}
 		if a.JSON {
-			return a.PrintJSON(map[string]any{"tables": all, "claims": kept})
+			return a.PrintJSON(map[string]any{"tables": all, "claims": kept, "retentions": retentions})
 		}
 		date := func(t *time.Time) string {
 			if t == nil {
@@ -173,6 +216,14 @@ func retentionStatus(a *cli.App) *cobra.Command {
 			})
 		}
 		a.Table("RECORDS DAYS OLDEST NEWEST ROWS SIZE", lines)
+		if len(retentions) > 0 {
+			a.Say("")
+			lines = nil
+			for _, r := range retentions {
+				lines = append(lines, []string{words.OneLine(r.Service), r.Of, r.Keep, r.RenewedAt.UTC().Format(time.DateTime)})
+			}
+			a.Table("SERVICE~ RECORDS KEEP RENEWED", lines)
+		}
 		a.Say("\nclaims without a date: %d", kept.Hashed)
 		if len(kept.Consumers) == 0 {
 			return nil

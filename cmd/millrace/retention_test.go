@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
+	"github.com/millrace-go/millrace/internal/pgdays"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -47,6 +48,13 @@ func TestRetentionCommand(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(o.run(cli.ExitOK, "retention", "status", "--json")), &status))
 	assert.Equal(t, 9, status.Tables[0].Days)
 	assert.Equal(t, int64(1), status.Claims.Hashed)
+
+	// A service that keeps its records for longer than the flag says counts more.
+	_, err := pgdays.Table{Schema: o.schema, Name: "idempotency_key"}.Expiry(t.Context(), o.pool, "shop", 8*24*time.Hour)
+	require.NoError(t, err)
+	assert.Regexp(t, `http_keys +- +service shop keeps them for 8d\n`, o.run(cli.ExitOK, "retention", "run", "--http-keys=2d"))
+	assert.Regexp(t, `shop +http_keys +192h0m0s +20`, o.run(cli.ExitOK, "retention", "status"))
+	assert.NotContains(t, o.run(cli.ExitOK, "retention", "run", "--http-keys=8d"), "shop")
 
 	assert.Contains(t, o.run(cli.ExitOK, "retention", "run"), "Partitions for the next week exist: claims, effects, http_keys. None was dropped, because no duration was given.\n")
 	assert.Equal(t, `{"ahead":["claims","effects","http_keys"]}`, strings.Join(strings.Fields(o.run(cli.ExitOK, "retention", "run", "--json")), ""))

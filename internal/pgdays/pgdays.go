@@ -188,17 +188,21 @@ var ErrNotOwner = errors.New(`only the tables' owner drops days: run "millrace r
 // overdue is how long the owner may delay dropping days before housekeeping reports it.
 const overdue = 48 * time.Hour
 
-// Excuse returns err of housekeeping that keeps days for the given time. It returns nil for ErrNotOwner unless the owner is late, because
-// a service's role need not own the tables.
-func (t Table) Excuse(ctx context.Context, db DB, keep time.Duration, err error) error {
+// Excuse returns err of a service's housekeeping. It returns nil for ErrNotOwner unless the owner is late, because a service's role need
+// not own the tables. See Expiry for service and keep.
+func (t Table) Excuse(ctx context.Context, db DB, service string, keep time.Duration, err error) error {
 	if !errors.Is(err, ErrNotOwner) {
 		return err
 	}
 	days, lookErr := t.Days(ctx, db)
-	if lookErr == nil && (len(days) == 0 || time.Since(days[0].End()) < keep+overdue) {
+	if lookErr == nil && len(days) == 0 {
 		return nil
 	}
-	return errors.Join(err, lookErr)
+	before, expiryErr := t.Expiry(ctx, db, service, keep)
+	if lookErr == nil && expiryErr == nil && before.Sub(days[0].End()) < overdue {
+		return nil
+	}
+	return errors.Join(err, lookErr, expiryErr)
 }
 
 // Owned returns ErrNotOwner if Drop would fail. It is for callers that must do something before Drop.

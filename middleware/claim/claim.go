@@ -160,7 +160,9 @@ type Config struct {
 
 	// Retention is how long the PostgreSQL store keeps the record that an event was processed. It counts from the time in the
 	// event's UUIDv7 (for a delayed event from when it was due), or from the claim if the ID has no time. An older event is not
-	// run, because nobody knows whether it was processed: see ErrTooOld. 24 h or more. Default: DefaultRetention, 14 days.
+	// run, because nobody knows whether it was processed: see ErrTooOld. Services on one schema share the days of the records. The
+	// longest retention counts among those that have called Run. One that has stopped counts for its own retention and a day. 24 h or
+	// more. Default: DefaultRetention, 14 days.
 	Retention time.Duration
 
 	// RedeliveryHorizon is how long after an event's creation the broker may still deliver it: see CheckWindow. New

@@ -2,7 +2,6 @@ package claim
 
 import (
 	"context"
-	"time"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
@@ -11,6 +10,4 @@ import (
 var WithProof = store.WithProof
 
 // Housekeep is what Run does once an hour.
-func Housekeep(ctx context.Context, s *PostgresStore, keep time.Duration) error {
-	return s.db.Housekeep(ctx, keep)
-}
+func Housekeep(ctx context.Context, c *Claim) error { return c.housekeep(ctx) }

@@ -21,7 +21,7 @@ var privileges = struct{ consumer, operator []string }{
 		`select, insert on {schema}.processed, {schema}.processed_ahead, {schema}.consumer`,
 		`update (name) on {schema}.consumer`,
 		`select, insert, update, delete on {schema}.claim_failed, {schema}.claim_key, {schema}.claim_run, {schema}.claim_start`,
-		`select, insert, update on {schema}.journal`,
+		`select, insert, update on {schema}.journal, {schema}.processed_retention`,
 		`select on {schema}.claim_failed_count`,
 		`execute on function {schema}.claim_failed_fold()`,
 		`select on {schema}.migration, {schema}.claim_replay`, // this and the next three let dead letters expire
@@ -32,7 +32,7 @@ var privileges = struct{ consumer, operator []string }{
 		{schema}.claim_refused(text, boolean), {schema}.claim_forgotten(smallint, uuid)`,
 	},
 	operator: []string{
-		`select on {schema}.processed, {schema}.processed_hashed, {schema}.consumer, {schema}.claim_run, {schema}.claim_start, {schema}.journal, {schema}.migration`,
+		`select on {schema}.processed, {schema}.processed_hashed, {schema}.processed_retention, {schema}.consumer, {schema}.claim_run, {schema}.claim_start, {schema}.journal, {schema}.migration`,
 		`insert on {schema}.processed`,
 		`select, insert on {schema}.processed_ahead`,
 		`select, insert, update, delete on {schema}.claim_failed, {schema}.claim_key`,

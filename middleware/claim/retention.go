@@ -27,7 +27,7 @@ type Retained struct {
 }
 
 // Retain makes a week of partitions ahead in the schema ("" means "millrace"), and drops records that are older than keep, which is
-// 24h or more. It drops whole days by the time in the events' IDs. Records of IDs without a time are deleted in small
+// 24h or more, and than the retentions of all services that run or ran lately (see Config.Retention). It drops whole days by the time in the events' IDs. Records of IDs without a time are deleted in small
 // transactions, by the time of their claims. Before it drops a day it raises the retention watermark of every consumer to the day's
 // end. Redelivered events from before the watermark are not run, because nobody knows whether they were processed.
 //
@@ -40,7 +40,7 @@ func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Du
 		err = fmt.Errorf("keep is %v: want %v or more", keep, minRetention)
 	}
 	if err == nil {
-		r, err = store.Retain(ctx, pool, schema, keep)
+		r, err = store.Retain(ctx, pool, schema, "", keep)
 	}
 	if err != nil {
 		return Retained(r), fmt.Errorf("retention of claims: %w", err)

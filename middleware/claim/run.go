@@ -37,7 +37,7 @@ func (c *Claim) Run(ctx context.Context) error {
 }
 
 func (c *Claim) housekeep(ctx context.Context) error {
-	return errors.Join(c.postgres.Housekeep(ctx, c.cfg.Retention), c.guard.Sweep(ctx))
+	return errors.Join(c.postgres.Housekeep(ctx, c.cfg.Service, c.cfg.Retention), c.guard.Sweep(ctx))
 }
 
 // reasonKilled is the reason of dead letters whose events killed their processes.

@@ -24,8 +24,8 @@ func Grants(schema string, roles GrantRoles) (string, error) {
 	}
 	var sql strings.Builder
 	for _, g := range []struct{ role, own string }{
-		{roles.Consumer, "grant select, insert, update on {schema}.effect to %[1]s;\n"},
-		{roles.Operator, "grant select, insert, update on {schema}.effect to %[1]s;\ngrant select, insert on {schema}.effect_resolution to %[1]s;\n"},
+		{roles.Consumer, "grant select, insert, update on {schema}.effect, {schema}.effect_retention to %[1]s;\n"},
+		{roles.Operator, "grant select, insert, update on {schema}.effect to %[1]s;\ngrant select on {schema}.effect_retention to %[1]s;\ngrant select, insert on {schema}.effect_resolution to %[1]s;\n"},
 	} {
 		if g.role != "" {
 			fmt.Fprintf(&sql, "grant usage on schema {schema} to %[1]s;\ngrant select on {schema}.migration to %[1]s;\n"+

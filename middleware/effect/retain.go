@@ -34,10 +34,10 @@ func (l *Ledger) Run(ctx context.Context) error {
 	return pgdays.Every(ctx, l.cfg.Logger, "effects", l.housekeep)
 }
 
-// housekeep calls Retain for a consumer, whose role need not own the tables.
+// housekeep does what Retain does, for a service, whose role need not own the tables.
 func (l *Ledger) housekeep(ctx context.Context) error {
-	_, err := Retain(ctx, l.pool, l.cfg.Schema, l.cfg.Retention)
-	return pgdays.Table{Schema: l.cfg.Schema, Name: table}.Excuse(ctx, l.pool, l.cfg.Retention, err)
+	_, err := retain(ctx, l.pool, l.cfg.Schema, l.cfg.Service, l.cfg.Retention)
+	return pgdays.Table{Schema: l.cfg.Schema, Name: table}.Excuse(ctx, l.pool, l.cfg.Service, l.cfg.Retention, err)
 }
 
 const table = "effect"
@@ -50,20 +50,26 @@ type Retained struct {
 }
 
 // Retain creates the partitions of the schema's ledger ("" means "millrace") for a week ahead, and drops the days that ended longer
-// than keep ago by the server's clock. keep is 24 h or more. Before that, it moves effects in doubt or in conflict to the current
+// than keep ago by the server's clock, and longer ago than any service on the schema keeps them (see Config.Retention). keep is 24 h
+// or more. Before that, it moves effects in doubt or in conflict to the current
 // day. It also moves the outcomes of events that have failed in the claims of the same schema, so that the replay of a dead letter
 // finds them.
 //
 // It blocks no writer, and waits for transactions that write to the ledger. Only the tables' owner can drop days. It may run at any
 // time and in several processes at once. After an interruption, the next call continues.
 func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (Retained, error) {
+	return retain(ctx, pool, schema, "", keep)
+}
+
+// retain is Retain. It notes keep as the retention of the service; "" is none.
+func retain(ctx context.Context, pool *pgxpool.Pool, schema, service string, keep time.Duration) (Retained, error) {
 	var r Retained
 	schema, err := pgschema.Validate(schema)
 	if err == nil && keep < minRetention {
 		err = fmt.Errorf("keep is %v: want %v or more", keep, minRetention)
 	}
 	if err == nil {
-		err = newStore(pool, schema).hint(r.retain(ctx, pool, schema, keep))
+		err = newStore(pool, schema).hint(r.retain(ctx, pool, schema, service, keep))
 	}
 	if err != nil {
 		return r, fmt.Errorf("retention of effects: %w", err)
@@ -71,19 +77,18 @@ func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Du
 	return r, nil
 }
 
-func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) error {
+func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, schema, service string, keep time.Duration) error {
 	days := pgdays.Table{Schema: schema, Name: table}
 	if err := days.Ahead(ctx, pool); err != nil {
 		return err
 	}
-	if err := days.Owned(ctx, pool); err != nil {
+	before, err := days.Expiry(ctx, pool, service, keep)
+	if err == nil {
+		err = days.Owned(ctx, pool)
+	}
+	if err != nil {
 		return err
 	}
-	var now time.Time
-	if err := pool.QueryRow(ctx, `select clock_timestamp()`).Scan(&now); err != nil {
-		return fmt.Errorf("ask for the server's time: %w", err)
-	}
-	before := now.Add(-keep)
 	// After this, these days get no unsettled effects: a call always begins on the current day.
 	moved, err := pool.Exec(ctx, pgschema.Query(files, "move", schema), before)
 	if err != nil {

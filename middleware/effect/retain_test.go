@@ -217,3 +217,30 @@ func figures(t *testing.T, reader metric.Reader) map[string]float64 {
 	}
 	return got
 }
+
+// The service with the shorter retention dropped the effects of both, and a redelivered event of the other one had its effect again.
+func TestLongestRetentionOfAllServicesCounts(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const day = 24 * time.Hour
+	housekeep := func(service string, keep time.Duration) {
+		require.NoError(t, effect.Housekeep(t.Context(), f.open(f.pool, effect.Config{Service: service, Retention: keep})))
+	}
+	housekeep("labour", 8*day)
+	require.Equal(t, 1, f.named("key", nil))
+	date := time.Now().UTC().AddDate(0, 0, -5)
+	f.exec(`create table ` + f.schema + `.effect_` + date.Format("20060102") + ` partition of ` + f.schema + `.effect
+		for values from ('` + date.Format(time.DateOnly) + `Z') to ('` + date.AddDate(0, 0, 1).Format(time.DateOnly) + `Z')`)
+	f.exec(`update `+f.schema+`.effect set created_at = $1`, date)
+
+	housekeep("billing", 2*day)
+	assert.Zero(t, f.named("key", nil))
+	r, err := effect.Retain(t.Context(), f.pool, f.schema, 2*day)
+	require.NoError(t, err)
+	assert.Empty(t, r.Days, "as the command does")
+
+	// A service that has gone for longer than it keeps its effects no longer counts.
+	f.exec(`update ` + f.schema + `.effect_retention set renewed_at = now() - interval '9 days 1 minute' where service = 'labour'`)
+	housekeep("billing", 2*day)
+	assert.Equal(t, 1, f.named("key", nil))
+}

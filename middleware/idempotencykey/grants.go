@@ -26,8 +26,10 @@ func Grants(schema string, roles GrantRoles) (string, error) {
 	var sql strings.Builder
 	for _, g := range []struct{ role, own string }{
 		{roles.HTTP, "grant select, insert on {schema}.idempotency_key to %[1]s;\n" +
+			"grant select, insert, update on {schema}.idempotency_key_retention to %[1]s;\n" +
 			"grant execute on function {schema}.idempotency_key_days(int) to %[1]s;\n"},
 		{roles.Operator, "grant select, delete on {schema}.idempotency_key to %[1]s;\n" +
+			"grant select on {schema}.idempotency_key_retention to %[1]s;\n" +
 			"grant select, insert on {schema}.idempotency_key_audit to %[1]s;\n"},
 	} {
 		if g.role != "" {

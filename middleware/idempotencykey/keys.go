@@ -68,8 +68,9 @@ type Config struct {
 	// with 400.
 	Optional bool
 
-	// Retention is the minimum time for which answers are kept. Whole UTC days are dropped, so some are kept up to a day longer. 24
-	// h or more. Default: 24 h.
+	// Retention is the minimum time for which answers are kept. Whole UTC days are dropped, so some are kept up to a day longer.
+	// Services on one schema share the days. The longest retention counts among those that have called Run. One that has stopped
+	// counts for its own retention and a day. 24 h or more. Default: 24 h.
 	Retention time.Duration
 
 	// Timeout bounds the handler's run and its transaction, including the wait for a connection of the pool. The handler's context

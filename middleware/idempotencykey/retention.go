@@ -24,16 +24,22 @@ type Retained struct {
 }
 
 // Retain creates the partitions of the schema ("" means "millrace") for a week ahead, and drops the days that ended longer than
-// keep ago by the server's clock. keep is 24 h or more. It blocks no request. Only the table's owner can drop days. It may run at
+// keep ago by the server's clock, and longer ago than any service on the schema keeps them (see Config.Retention). keep is 24 h or
+// more. It blocks no request. Only the table's owner can drop days. It may run at
 // any time and in several processes at once. After an interruption, the next call continues.
 func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (Retained, error) {
+	return retain(ctx, pool, schema, "", keep)
+}
+
+// retain is Retain. It notes keep as the retention of the service; "" is none.
+func retain(ctx context.Context, pool *pgxpool.Pool, schema, service string, keep time.Duration) (Retained, error) {
 	r := Retained{Days: []string{}}
 	schema, err := pgschema.Validate(schema)
 	if err == nil && keep < minRetention {
 		err = fmt.Errorf("keep is %v: want %v or more", keep, minRetention)
 	}
 	if err == nil {
-		err = r.retain(ctx, pool, tableIn(schema), keep)
+		err = r.retain(ctx, pool, tableIn(schema), service, keep)
 	}
 	if err != nil {
 		return r, fmt.Errorf("retention of idempotency keys: %w", err)
@@ -41,15 +47,15 @@ func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Du
 	return r, nil
 }
 
-func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, table pgdays.Table, keep time.Duration) error {
+func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, table pgdays.Table, service string, keep time.Duration) error {
 	if err := table.Ahead(ctx, pool); err != nil {
 		return err
 	}
-	var now time.Time
-	if err := pool.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
-		return fmt.Errorf("ask for the server's time: %w", err)
+	before, err := table.Expiry(ctx, pool, service, keep)
+	if err != nil {
+		return err
 	}
-	dropped, err := table.Drop(ctx, pool, now.Add(-keep))
+	dropped, err := table.Drop(ctx, pool, before)
 	for _, d := range dropped {
 		r.Days = append(r.Days, d.Partition)
 	}
@@ -63,6 +69,6 @@ func (k *Keys) Run(ctx context.Context) error {
 }
 
 func (k *Keys) housekeep(ctx context.Context) error {
-	_, err := Retain(ctx, k.pool, k.cfg.Schema, k.cfg.Retention)
-	return tableIn(k.cfg.Schema).Excuse(ctx, k.pool, k.cfg.Retention, err)
+	_, err := retain(ctx, k.pool, k.cfg.Schema, k.cfg.Service, k.cfg.Retention)
+	return k.hint(tableIn(k.cfg.Schema).Excuse(ctx, k.pool, k.cfg.Service, k.cfg.Retention, err))
 }

@@ -75,6 +75,32 @@ func TestRunKeepsTheDays(t *testing.T) {
 	assert.NoError(t, <-ended)
 }
 
+// The service with the shorter retention dropped the answers of both, and a repeated request of the other one was executed again.
+func TestLongestRetentionOfAllServicesCounts(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const day = 24 * time.Hour
+	shop, billing := f.keys(idempotencykey.Config{Retention: 8 * day}), f.keys(idempotencykey.Config{Service: "billing", Retention: 2 * day})
+	h := shop.Middleware(http.HandlerFunc(f.orders))
+	require.NoError(t, idempotencykey.Housekeep(t.Context(), shop))
+	require.Equal(t, http.StatusCreated, post(h, "k", "body").Code)
+	date := time.Now().UTC().AddDate(0, 0, -5)
+	f.exec(`create table {schema}.idempotency_key_` + date.Format("20060102") + ` partition of {schema}.idempotency_key
+		for values from ('` + date.Format(time.DateOnly) + `') to ('` + date.AddDate(0, 0, 1).Format(time.DateOnly) + `');
+		update {schema}.idempotency_key set day = '` + date.Format(time.DateOnly) + `'`)
+
+	require.NoError(t, idempotencykey.Housekeep(t.Context(), billing))
+	assert.True(t, replayed(post(h, "k", "body")))
+	done, err := idempotencykey.Retain(t.Context(), f.pool, f.schema, 2*day)
+	require.NoError(t, err)
+	assert.Empty(t, done.Days, "as the command does")
+
+	// A service that has gone for longer than it keeps its answers no longer counts.
+	f.exec(`update {schema}.idempotency_key_retention set renewed_at = now() - interval '9 days 1 minute' where service = 'shop'`)
+	require.NoError(t, idempotencykey.Housekeep(t.Context(), billing))
+	assert.False(t, replayed(post(h, "k", "body")))
+}
+
 func TestMigrationsGoBothWays(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -24,6 +24,14 @@ create index effect_unsettled on {schema}.effect (state, until) where state in (
 create index effect_called on {schema}.effect (called_at);
 create index effect_event on {schema}.effect (event_id) where event_id <> '';
 
+-- How long each service keeps its effects. Each renews its row about once an hour. Days are dropped by the longest.
+create table {schema}.effect_retention (
+    service    text        not null,
+    keep       interval    not null,
+    renewed_at timestamptz not null default now(),
+    primary key (service, keep)                  -- a service that has changed it has two: processes with the old one may still run
+);
+
 -- What people decided.
 create table {schema}.effect_resolution (
     id          bigint      generated always as identity primary key,

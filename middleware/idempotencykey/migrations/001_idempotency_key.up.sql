@@ -19,6 +19,14 @@ create table {schema}.idempotency_key (
 -- For lists, which show the latest. Inserts go to its end.
 create index on {schema}.idempotency_key (created_at);
 
+-- How long each service keeps its answers. Each renews its row about once an hour. Days are dropped by the longest.
+create table {schema}.idempotency_key_retention (
+    service    text        not null,
+    keep       interval    not null,
+    renewed_at timestamptz not null default now(),
+    primary key (service, keep)                  -- a service that has changed it has two: processes with the old one may still run
+);
+
 -- What operators did to answers.
 create table {schema}.idempotency_key_audit (
     id          bigint      generated always as identity primary key,

@@ -21,42 +21,42 @@ type Retained struct {
 	Hashed int64     // deleted records of IDs without a time
 }
 
-// Retain creates days for a week ahead, and deletes records and counts older than keep. After an error it returns what it did until
-// then.
-func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (r Retained, err error) {
+// Retain creates days for a week ahead, and deletes records and counts that are older than keep and than the retentions of all
+// services. It notes keep as the retention of the service; "" is none. After an error it returns what it did until then.
+func Retain(ctx context.Context, pool *pgxpool.Pool, schema, service string, keep time.Duration) (r Retained, err error) {
 	sql, table, journal := statementsIn(schema), pgdays.Table{Schema: schema, Name: "processed"}, pgdays.Table{Schema: schema, Name: "journal"}
 	if err := errors.Join(table.Ahead(ctx, pool), journal.Ahead(ctx, pool)); err != nil {
 		return r, err
 	}
-	if err := table.Owned(ctx, pool); err != nil {
-		return r, err
+	before, err := table.Expiry(ctx, pool, service, keep)
+	if err == nil {
+		err = table.Owned(ctx, pool)
 	}
-	var now time.Time
-	if err := pool.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
-		return r, fmt.Errorf("ask for the server's time: %w", err)
+	if err != nil {
+		return r, err
 	}
 	days, err := table.Days(ctx, pool)
 	if err != nil {
 		return r, err
 	}
 	for _, d := range days {
-		if end := d.End(); !end.After(now.Add(-keep)) && end.After(r.Floor) {
+		if end := d.End(); !end.After(before) && end.After(r.Floor) {
 			r.Floor = end
 		}
 	}
 	if err := raise(ctx, pool, sql, r.Floor); err != nil {
 		return r, fmt.Errorf("record the oldest day that consumers may look in: %w", err)
 	}
-	dropped, err := table.Drop(ctx, pool, now.Add(-keep)) // days below the watermark, and days that an earlier run has left
+	dropped, err := table.Drop(ctx, pool, before) // days below the watermark, and days that an earlier run has left
 	for _, d := range dropped {
 		r.Days = append(r.Days, d.Partition)
 	}
 	if err == nil {
-		_, err = journal.Drop(ctx, pool, now.Add(-keep))
+		_, err = journal.Drop(ctx, pool, before)
 	}
 	for err == nil {
 		var tag pgconn.CommandTag
-		if tag, err = pool.Exec(ctx, sql.prune, now.Add(-keep)); tag.RowsAffected() == 0 {
+		if tag, err = pool.Exec(ctx, sql.prune, before); tag.RowsAffected() == 0 {
 			break
 		}
 		r.Hashed += tag.RowsAffected()
@@ -79,8 +79,8 @@ func raise(ctx context.Context, pool *pgxpool.Pool, sql statements, floor time.T
 	}, pgtx.Isolation(pgx.ReadCommitted))
 }
 
-// Housekeep calls Retain for a consumer, whose role need not own the tables.
-func (s *Postgres) Housekeep(ctx context.Context, keep time.Duration) error {
-	_, err := Retain(ctx, s.Pool, s.Schema, keep)
-	return pgdays.Table{Schema: s.Schema, Name: "processed"}.Excuse(ctx, s.Pool, keep, err)
+// Housekeep calls Retain for a service, whose role need not own the tables.
+func (s *Postgres) Housekeep(ctx context.Context, service string, keep time.Duration) error {
+	_, err := Retain(ctx, s.Pool, s.Schema, service, keep)
+	return s.Hint(pgdays.Table{Schema: s.Schema, Name: "processed"}.Excuse(ctx, s.Pool, service, keep, err))
 }

@@ -18,6 +18,14 @@ create table {schema}.processed (
     primary key (event_id, consumer)
 ) partition by range (event_id);
 
+-- How long each service keeps its records. Each renews its row about once an hour. Days are dropped by the longest.
+create table {schema}.processed_retention (
+    service    text        not null,
+    keep       interval    not null,
+    renewed_at timestamptz not null default now(),
+    primary key (service, keep)                  -- a service that has changed it has two: processes with the old one may still run
+);
+
 -- The least UUIDv7 of a day.
 create function {schema}.processed_bound(day date) returns uuid language sql immutable
 as 'select (lpad(to_hex((extract(epoch from day) * 1000)::bigint), 12, ''0'') || repeat(''0'', 20))::uuid';
