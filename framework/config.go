@@ -105,7 +105,8 @@ const defaultSchema = "millrace"
 
 // Postgres names a database.
 type Postgres struct {
-	// DSN is a connection string or a URL. Default: DATABASE_URL, then PGHOST and the other PG variables.
+	// DSN is a connection string or a URL. The PG variables of the process, such as PGHOST, complete it. Default: DATABASE_URL,
+	// then the PG variables alone.
 	DSN string `secret:"true"`
 	// Schema is the schema of Millrace's tables. Default: "millrace".
 	Schema string
