@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -33,21 +32,6 @@ type Migration struct {
 func (m Migration) WithDefaults() Migration {
 	m.Quiet = cmp.Or(m.Quiet, brokermigration.DefaultQuiet)
 	return m
-}
-
-func (m Migration) validate(from string) error {
-	var errs []error
-	switch {
-	case m.To == "":
-	case m.To == from:
-		errs = append(errs, fmt.Errorf("Config.Migration.To is %q, as Config.Broker: want the broker that the fleet goes to, or none", m.To))
-	case m.To == "memory" || from == "memory":
-		errs = append(errs, fmt.Errorf("Config.Migration.To is %q, and Config.Broker %q: want two brokers that outlive a process", m.To, from))
-	}
-	if m.Quiet < time.Second {
-		errs = append(errs, fmt.Errorf("Config.Migration.Quiet is %s: want 1s or more, or 0 for the default", m.Quiet))
-	}
-	return errors.Join(errs...)
 }
 
 // Brokers are the transports that a configuration names. To is nil without a migration.

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-go/millrace/framework/internal/broker"
 	"github.com/millrace-go/millrace/framework/internal/budget"
 	"github.com/millrace-go/millrace/framework/internal/database"
 	"github.com/millrace-go/millrace/framework/internal/source"
@@ -104,7 +105,8 @@ const defaultSchema = "millrace"
 
 // Postgres names a database.
 type Postgres struct {
-	// DSN is a connection string or a URL. Default: DATABASE_URL, then PGHOST and the other PG variables.
+	// DSN is a connection string or a URL. The PG variables of the process, such as PGHOST, complete it. Default: DATABASE_URL,
+	// then the PG variables alone.
 	DSN string `secret:"true"`
 	// Schema is the schema of Millrace's tables. Default: "millrace".
 	Schema string
@@ -248,10 +250,7 @@ func (c Config) Validate() error {
 	if c.Broker == "" {
 		wrong("Broker", "empty: want pubsub, kafka or memory")
 	}
-	errs = append(errs, c.Migration.validate(c.Broker))
-	if c.Migration.To != "" && (c.units(c.Broker) || c.units(c.Migration.To)) {
-		wrong("Migration.To", "%q beside a broker that delivers transactionally: want kafka.delivery: at_least_once for the migration, because transactions cannot span two brokers", c.Migration.To)
-	}
+	errs = append(errs, broker.Validate(c.Broker, c.Migration.To, c.Migration.Quiet, c.settingsOf(c.Broker), c.settingsOf(c.Migration.To)))
 	if c.Fleet.There() && c.Migration.To != "" {
 		wrong("Migration.To", "%q beside Config.Fleet: want none, because a fleet's relays take no part in a migration; the services of the databases relay until it has ended", c.Migration.To)
 	}
@@ -260,7 +259,7 @@ func (c Config) Validate() error {
 		errs = append(errs, c.validateDisabled())
 	} else if parsed, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
 		wrong("Postgres.DSN", "%w", err)
-	} else if c.Postgres.MaxConnections >= 0 && !c.units(c.Broker) {
+	} else if c.Postgres.MaxConnections >= 0 && !c.units() {
 		connections = int(database.Connections(parsed, c.Postgres.DSN, c.Postgres.MaxConnections))
 	}
 	if _, err := pgschema.Validate(c.Postgres.Schema); err != nil {

@@ -40,6 +40,10 @@ func Load(path string, drivers ...transport.Driver) (Config, error) {
 
 // LoadEnv is Load with environ in place of the process's environment: entries KEY=value, of which the last for a key counts. A
 // program can append its flags to os.Environ, so that they override file and environment.
+//
+// Libraries read variables of their own from the process, whatever environ has: pgx PGHOST, PGUSER, PGPASSWORD and the like, for what the
+// DSN leaves out; the brokers' clients PUBSUB_*, GOOGLE_* and, without other brokers, MILLRACE_KAFKA_BROKERS; OpenTelemetry OTEL_*. So a
+// configuration that must not depend on the process needs a DSN with host, port, user, password and database, and the broker's address.
 func LoadEnv(path string, environ []string, drivers ...transport.Driver) (Config, error) {
 	file, err := source.ReadFile(path)
 	if err != nil {

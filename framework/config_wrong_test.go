@@ -61,6 +61,21 @@ func TestNoDatabaseIsNamed(t *testing.T) {
 	assert.ErrorContains(t, err, `If "millrace dev" runs in another terminal, run here the "export" lines that it printed there.`)
 }
 
+// LoadEnv's environment does not reach pgx, which reads the process's.
+func TestPGVariablesAreThoseOfTheProcess(t *testing.T) {
+	bare(t)
+	t.Setenv("PGHOST", "127.0.0.1")
+	t.Setenv("PGPORT", "1")
+	cfg, err := framework.LoadEnv("", []string{"MILLRACE_SERVICE=labour", "MILLRACE_BROKER=memory", "MILLRACE_HTTP_ADDRESS=127.0.0.1:0", "PGHOST=127.0.0.2", "PGPORT=2"}, drivers...)
+	require.NoError(t, err)
+	_, err = framework.New(t.Context(), cfg)
+	require.ErrorContains(t, err, "connect to PostgreSQL at 127.0.0.1:1: ")
+	cfg, err = framework.LoadEnv("", []string{"MILLRACE_SERVICE=labour", "MILLRACE_BROKER=memory", "MILLRACE_HTTP_ADDRESS=127.0.0.1:0", "DATABASE_URL=host=127.0.0.2 port=2"}, drivers...)
+	require.NoError(t, err)
+	_, err = framework.New(t.Context(), cfg)
+	require.ErrorContains(t, err, "connect to PostgreSQL at 127.0.0.2:2: ")
+}
+
 // A driver that is not there may have its variables and its section, but not be the broker's.
 func TestDriverThatIsNotThere(t *testing.T) {
 	bare(t)

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/millrace-go/millrace/framework/internal/broker"
 	"github.com/millrace-go/millrace/framework/internal/database"
 	"github.com/millrace-go/millrace/framework/internal/health"
 	"github.com/millrace-go/millrace/framework/internal/source"
@@ -21,7 +22,7 @@ var ErrNoPostgres = errors.New("the service has no PostgreSQL, which this needs:
 // validateDisabled reports settings that contradict Postgres.Disabled.
 func (c Config) validateDisabled() error {
 	errs := []error{c.refuseTables()}
-	if _, err := source.Driver(c.Drivers, c.Broker); err == nil && !c.units(c.Broker) { // else Settings tells
+	if _, err := source.Driver(c.Drivers, c.Broker); err == nil && !c.units() { // else Settings tells
 		errs = append(errs, errors.New("Config.Postgres.Disabled is true with a broker that delivers at least once: want kafka with delivery: transactional, "+
 			"because without a claim an event that is delivered again takes effect again"))
 	}
@@ -29,14 +30,16 @@ func (c Config) validateDisabled() error {
 }
 
 // units tells whether handlers run in transactions of the broker, which hold no connection to the database.
-func (c Config) units(broker string) bool {
+func (c Config) units() bool { return broker.Units(c.settingsOf(c.Broker)) }
+
+// settingsOf returns the settings of a broker, or nil if its driver is not there.
+func (c Config) settingsOf(broker string) transport.Settings {
 	d, err := source.Driver(c.Drivers, broker)
 	if err != nil {
-		return false
+		return nil
 	}
 	s, _, _ := c.section(d)
-	units, ok := s.(transport.UnitSettings)
-	return ok && units.Units()
+	return s
 }
 
 // refuseTables reports what is set and needs tables.

@@ -161,7 +161,7 @@ func (s *Service) subscribe() error {
 	for i, h := range s.handlers {
 		handlers[i], sharing[i] = h.Name, &h.Handler
 	}
-	if !s.cfg.units(s.cfg.Broker) { // else the transport has a default
+	if !s.cfg.units() { // else the transport has a default
 		if err := budget.Allot(int(s.pool.Config().MaxConns), s.cfg.Outbox.Relay == Inside, s.cfg.Claim.Group, sharing); err != nil {
 			return err
 		}

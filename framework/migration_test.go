@@ -352,7 +352,7 @@ func TestBrokerMigrationRefuses(t *testing.T) {
 		"push": {func(c *framework.Config) {
 			push := &pubsub.Push{Endpoint: "https://labour.example/pubsub", ServiceAccount: "pubsub@labour.example"}
 			c.Drivers[0] = pubsub.NewDriver(pubsub.Config{ClientOptions: emulated(devtest.Start(t, devstack.PubSub).PubSubHost()), Subscription: pubsub.SubscriptionConfig{Push: push}})
-		}, "broker pubsub has consumers with push, whose requests nobody serves during a migration: remove push"},
+		}, "Config.Migration.To is \"pubsub\" beside consumers with push, which do not work in a migration: want none until it has ended: remove pubsub.subscription.push"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := v.config()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,8 +17,8 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// send publishes rows of one topic in order. It returns one result for each row.
-func (r *Relay) send(ctx context.Context, a step.Publish) []error {
+// send publishes rows of one topic in order. It returns one result for each row, and logs one panic of the publisher.
+func (r *Relay) send(ctx context.Context, a step.Publish, logged *sync.Once) []error {
 	topic, rows := a.To, a.Rows
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.PublishTimeout)
 	defer cancel()
@@ -40,7 +41,7 @@ func (r *Relay) send(ctx context.Context, a step.Publish) []error {
 		return results
 	}
 	ctx, end := r.observer.span(ctx, topic, msgs)
-	published := r.publishBatch(ctx, a, msgs)
+	published := r.publishBatch(ctx, a, msgs, logged)
 	end(published)
 	for i, err := range published {
 		results[at[i]] = err
@@ -50,11 +51,10 @@ func (r *Relay) send(ctx context.Context, a step.Publish) []error {
 
 // publishBatch sends the messages of a's rows in one call if the publisher supports that, else one by one. A panic of the publisher
 // counts as a failure of the messages.
-func (r *Relay) publishBatch(ctx context.Context, a step.Publish, msgs []*message.Message) (results []error) {
+func (r *Relay) publishBatch(ctx context.Context, a step.Publish, msgs []*message.Message, logged *sync.Once) (results []error) {
 	defer func() {
 		if p := recover(); p != nil {
-			r.cfg.Logger.ErrorContext(ctx, "the publisher panicked", "topic", a.To, "events", len(msgs), "panic", p, "stack", string(debug.Stack()))
-			results = r.afterPanic(ctx, a, fmt.Errorf("%w: %T: %v", errPanicked, r.publisher, p))
+			results = r.afterPanic(ctx, a, logged, r.panicked(ctx, logged, p, a.To, len(msgs)))
 		}
 	}()
 	if !a.InTime(time.Now()) { // checked again: the process may have been suspended since the batch was chosen
@@ -80,29 +80,35 @@ func (r *Relay) publishBatch(ctx context.Context, a step.Publish, msgs []*messag
 // afterPanic sends each row again, alone, because one may make the publisher panic. A row that panics alone fails with the error: the
 // publisher may panic whatever it is given. Some may have been sent before. The messages are made again, because the publisher may have
 // changed them.
-func (r *Relay) afterPanic(ctx context.Context, a step.Publish, err error) []error {
+func (r *Relay) afterPanic(ctx context.Context, a step.Publish, logged *sync.Once, err error) []error {
 	rows := a.Rows
 	if len(rows) == 1 {
 		return []error{err}
 	}
 	return oneByOne(rows, func(i int) error {
 		a.Rows = rows[i : i+1]
-		return r.send(ctx, a)[0]
+		return r.send(ctx, a, logged)[0]
 	})
 }
 
 // errPanicked does not say whether the event or the publisher is at fault.
 var errPanicked = errors.New("the publisher panicked")
 
+// panicked returns the error of a panic of the publisher, and logs the panic unless one of the batch was logged before.
+func (r *Relay) panicked(ctx context.Context, logged *sync.Once, p any, topic string, events int) error {
+	logged.Do(func() {
+		r.cfg.Logger.ErrorContext(ctx, "the publisher panicked", "topic", topic, "events", events, "panic", p, "stack", string(debug.Stack()))
+	})
+	return fmt.Errorf("%w: %T: %v", errPanicked, r.publisher, p)
+}
+
 // oneByOne sends rows in order. It does not send what follows a row of its key that was not sent.
 func oneByOne(rows []*step.Row, send func(i int) error) []error {
 	results, failed := make([]error, len(rows)), map[string]bool{}
 	for i, e := range rows {
-		if e.Key != "" && failed[e.Key] {
-			results[i] = transport.ErrNotSent
-			continue
+		if results[i] = transport.ErrNotSent; e.Key == "" || !failed[e.Key] {
+			results[i] = send(i)
 		}
-		results[i] = send(i)
 		failed[e.Key] = results[i] != nil
 	}
 	return results

@@ -1,8 +1,11 @@
 package outbox
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,16 +26,21 @@ func (publishing) Close() error                                       { return n
 // sends returns what a relay with the publisher answers for events 0, 1, …, which have no key.
 func sends(t *testing.T, p publishing, events int, deadline time.Time) []error {
 	t.Helper()
+	return sendsLogged(t, p, events, deadline, t.Output())
+}
+
+func sendsLogged(t *testing.T, p publishing, events int, deadline time.Time, log io.Writer) []error {
+	t.Helper()
 	pool, err := pgxpool.New(t.Context(), "")
 	require.NoError(t, err)
 	defer pool.Close()
-	r, err := NewRelay(pool, p, RelayConfig{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	r, err := NewRelay(pool, p, RelayConfig{Logger: slog.New(slog.NewTextHandler(log, nil))})
 	require.NoError(t, err)
 	a := step.Publish{To: "t", Deadline: deadline}
 	for i := range events {
 		a.Rows = append(a.Rows, &step.Row{EventID: string(rune('0' + i)), Headers: []byte(`{"h":"v"}`), Payload: []byte("p")})
 	}
-	return r.send(context.Background(), a)
+	return r.send(context.Background(), a, new(sync.Once))
 }
 
 // A relay that is suspended while it sends one message after another sent the rest when it woke up, although another relay had the shard.
@@ -71,4 +79,18 @@ func TestMessagesAfterAPanicAreThoseOfTheOutbox(t *testing.T) {
 	require.NoError(t, results[0])
 	require.Error(t, results[1])
 	require.NoError(t, results[2])
+}
+
+// A publisher that panicked over each event of a batch filled the log with a stack for each.
+func TestPanicsOfABatchAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	for _, events := range []int{1, 20} {
+		var log bytes.Buffer
+		results := sendsLogged(t, func(*message.Message) error { panic("it is closed") }, events, time.Now().Add(time.Minute), &log)
+		require.Len(t, results, events)
+		for _, err := range results {
+			require.ErrorIs(t, err, errPanicked)
+		}
+		assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("stack=")), "%d events", events)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -314,7 +315,7 @@ func (r *Relay) publish(ctx context.Context, a step.Publish, once *onceShard) st
 		if once != nil {
 			answer.Results = r.once.publish(ctx, once, a)
 		} else {
-			answer.Results = r.send(ctx, a)
+			answer.Results = r.send(ctx, a, new(sync.Once))
 		}
 		if !r.counting.counts(term, time.Now()) {
 			answer.Results = repeat(errUnregistered, len(a.Rows))

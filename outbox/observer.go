@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -79,7 +78,7 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 	held := gauges.Int("millrace.outbox.shards", "{shard}", "Shards that this relay holds.")
 	oldest := gauges.Float("millrace.outbox.oldest.age", "s", "Age of the oldest unpublished event of each shard that this relay holds; 0 when there is none.")
 	topics := gauges.Int("millrace.outbox.topics", "{topic}", "Topics whose events wait in this relay: paused by an operator, failing because the broker takes none, or slow.")
-	stored := gauge.Ask(func(ctx context.Context) (unsettled, error) { return look(ctx, r) })
+	stored := gauge.Ask(func(ctx context.Context) (store.Observed, error) { return r.store.Observe(ctx, r.holding()) })
 	return gauges.Report(func(ctx context.Context, to metric.Observer) error {
 		found, err := stored.Answer(ctx)
 		to.ObserveInt64(gaps, int64(r.gapsWatched()), o.with())
@@ -87,32 +86,16 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 		for _, t := range r.standing() {
 			to.ObserveInt64(topics, 1, o.with(topicAttribute(t.Topic), attribute.String("millrace.state", t.State)))
 		}
-		for _, s := range found.shards {
+		for _, s := range found.Shards {
 			shard := o.with(attribute.Int("millrace.shard", int(s.Shard)))
 			to.ObserveInt64(pending, s.Events, shard)
 			to.ObserveFloat64(oldest, max(s.Oldest, 0), shard)
 		}
-		for state, n := range found.states {
+		for state, n := range found.Failed {
 			to.ObserveInt64(failed, n, o.with(attribute.String("millrace.state", state)))
 		}
 		return err
 	})
-}
-
-// unsettled holds what the database says about the events of a relay's shards.
-type unsettled struct {
-	shards []store.Backlog
-	states map[string]int64
-}
-
-func look(ctx context.Context, r *Relay) (unsettled, error) {
-	shards, found, err := r.store.Observe(ctx, r.holding())
-	if err != nil {
-		return unsettled{}, err
-	}
-	states := map[string]int64{step.Retrying: 0, step.Blocked: 0, step.Dead: 0, "discarded": 0}
-	maps.Copy(states, found)
-	return unsettled{shards, states}, nil
 }
 
 // settled counts a batch that has been sent.

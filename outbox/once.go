@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -204,10 +203,11 @@ type onceGroup struct {
 	rows     []*step.Row
 	to       map[string]string // the topics that they are published to, by their own
 	deadline time.Time         // the first one
+	logged   *sync.Once        // for the first panic of the publisher
 }
 
 func groupOf(callers []*onceCaller) onceGroup {
-	g := onceGroup{to: map[string]string{}, deadline: callers[0].Wish.Deadline}
+	g := onceGroup{to: map[string]string{}, deadline: callers[0].Wish.Deadline, logged: new(sync.Once)}
 	for _, c := range callers {
 		g.rows = append(g.rows, c.Wish.Rows...)
 		g.to[c.Wish.Queue] = c.Wish.To
@@ -273,7 +273,7 @@ func (o *once) batch(ctx context.Context, s *onceShard, g onceGroup, rows []*ste
 		case progress.Send:
 			sent := repeat(step.ErrLeaseOver, len(a.Rows))
 			if step.Holds(g.deadline, time.Now()) {
-				sent = o.send(ctx, s, g.to, a)
+				sent = o.send(ctx, s, g, a)
 			}
 			s.decide(func(*progress.Shard) { batch.Sent(sent) })
 		case progress.Done:
@@ -297,7 +297,7 @@ func unavailable(err error) error {
 }
 
 // send publishes rows and the progress in one transaction, or nothing. A row that is no valid message counts as refused.
-func (o *once) send(ctx context.Context, s *onceShard, to map[string]string, a progress.Send) (results []error) {
+func (o *once) send(ctx context.Context, s *onceShard, g onceGroup, a progress.Send) (results []error) {
 	msgs, topics, bad := make([]*message.Message, len(a.Rows)), make([]string, len(a.Rows)), false
 	results = repeat(transport.ErrNotSent, len(a.Rows))
 	for i, r := range a.Rows {
@@ -305,15 +305,14 @@ func (o *once) send(ctx context.Context, s *onceShard, to map[string]string, a p
 		if msgs[i], err = o.relay.messageOf(ctx, r); err != nil {
 			results[i], bad = err, true
 		}
-		topics[i] = to[r.Topic]
+		topics[i] = g.to[r.Topic]
 	}
 	if bad {
 		return results
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			o.relay.cfg.Logger.ErrorContext(ctx, "the publisher panicked", "topic", topics[0], "events", len(msgs), "panic", p, "stack", string(debug.Stack()))
-			results = repeat(fmt.Errorf("%w: %T: %v", errPanicked, o.publisher, p), len(msgs))
+			results = repeat(o.relay.panicked(ctx, g.logged, p, topics[0], len(msgs)), len(msgs))
 		}
 	}()
 	ctx, end := o.spans(ctx, topics, msgs)

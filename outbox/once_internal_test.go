@@ -1,8 +1,10 @@
 package outbox
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -130,4 +132,38 @@ func TestTopicsShareTransaction(t *testing.T) {
 			require.Equal(t, control.want, broker.committed)
 		})
 	}
+}
+
+type panickingPublisher struct{ message.Publisher }
+
+func (panickingPublisher) Transactions(string, int) transport.Transactions {
+	return panickingTransactions{}
+}
+
+// panickingTransactions panic at each transaction.
+type panickingTransactions struct{ transport.Transactions }
+
+func (panickingTransactions) Take(context.Context) ([]byte, error) { return nil, nil }
+
+func (panickingTransactions) Publish(context.Context, string, []*message.Message, []byte) []error {
+	panic("it is closed")
+}
+
+// A batch that panics is sent in halves, and each of these panics again.
+func TestPanicsOfATransactionAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	cfg := RelayConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}.WithDefaults()
+	observer, err := newObserver(cfg)
+	require.NoError(t, err)
+	o := &once{relay: &Relay{cfg: cfg, observer: observer}, publisher: panickingPublisher{}, shards: map[*onceShard]struct{}{}}
+	s := o.begin(0)
+	p := step.Publish{Queue: "t", To: "t", Deadline: time.Now().Add(time.Hour)}
+	for i := range 20 {
+		p.Rows = append(p.Rows, &step.Row{Seq: int64(i + 1), EventID: fmt.Sprint(i), Topic: "t", Read: time.Now().Add(time.Hour)})
+	}
+	for _, err := range o.publish(t.Context(), s, p) {
+		require.ErrorIs(t, err, errPanicked)
+	}
+	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("stack=")))
 }

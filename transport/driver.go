@@ -42,6 +42,14 @@ type UnitSettings interface {
 	Units() bool
 }
 
+// PushSettings is implemented by the settings of a broker that can deliver messages by HTTP requests to the service.
+type PushSettings interface {
+	Settings
+
+	// Pushes reports whether a consumer gets its messages so under these settings.
+	Pushes() bool
+}
+
 // Environment is what a transport shares with the rest of its service. A zero field means the transport's own default.
 type Environment struct {
 	DrainTimeout   time.Duration

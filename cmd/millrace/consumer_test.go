@@ -166,3 +166,12 @@ func TestConsumerResetCommandLine(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("service: labour\nbroker: memory\n"), 0o600))
 	assert.Contains(t, says(t, cli.ExitUsage, "consumer", "reset", "--config", file, "--topic", "t", "--consumer", "c", "--yes", "--to", "latest"), `--broker is "memory": want pubsub or kafka`)
 }
+
+// The broker to which a migration goes was reported as the wrong one as soon as the file had any other mistake.
+func TestConsumerResetReportsOnlyWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	file := configFile(t, "service: shop\nbroker: pubsub\nmigration: {to: kafka}\npubsub: {project_id: p}\nkafka: {brokers: [127.0.0.1:1]}\npostgres: {dsn: 'host=db'}\nshutdown_timeout: -1s\n")
+	said := says(t, cli.ExitFailed, "consumer", "reset", "--broker", "kafka", "--topic", "t", "--consumer", "shop.notify", "--to", "latest", "--dry-run", "--config", file)
+	assert.Contains(t, said, "shutdown_timeout is -1s")
+	assert.NotContains(t, said, "migration.to")
+}

@@ -47,13 +47,15 @@ func migrationCommand(a *cli.App) *cobra.Command {
 			"they wait for. It changes nothing.", brokermigration.Inspect, nil)
 	add("next", "Go to the next phase, if that is safe",
 		"Goes to the next phase. If that is not safe, it changes nothing, says why, and exits with 1: try again. If the connection to the\n"+
-			"database breaks, it says whether the step may have been made: then look at the status before you try again.",
+			"database breaks, it says whether the step may have been made: then look at the status before you try again. In a script, ask\n"+
+			"the status for the phase before each try: a try after a step that was made makes the next step, too.",
 		func(ctx context.Context, q brokermigration.Query) (brokermigration.Status, error) {
 			return step(ctx, a, q, false, actor)
 		}, byActor)
 	add("back", "Go one phase back, if that is safe",
 		"Goes one phase back. If that is not safe, it changes nothing, says why, and exits with 1: try again. If the connection to the\n"+
-			"database breaks, it says whether the step may have been made: then look at the status before you try again.",
+			"database breaks, it says whether the step may have been made: then look at the status before you try again. In a script, ask\n"+
+			"the status for the phase before each try: a try after a step that was made makes the next step, too.",
 		func(ctx context.Context, q brokermigration.Query) (brokermigration.Status, error) {
 			return step(ctx, a, q, true, actor)
 		}, byActor)

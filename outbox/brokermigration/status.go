@@ -209,7 +209,8 @@ func ReadRecord(ctx context.Context, db pgtx.DB, schema string) (r Record, err e
 var ErrBlocked = errors.New("the step is not safe now")
 
 // Step goes to the next phase, or one phase back, if that is safe. It returns the status before the step, and ErrBlocked where it was
-// not made. Another error says whether the step may have been made. A step whose answer is lost counts as made if the record says so.
+// not made. Another error says whether the step may have been made. Then ask Inspect for the phase before another try, because after a
+// step that was made Step makes the next one. A step whose answer is lost counts as made if the record says so.
 func Step(ctx context.Context, q Query, goBack bool, actor string) (Status, error) {
 	s, err := inspect(ctx, &q)
 	if err != nil {
@@ -240,7 +241,8 @@ func Step(ctx context.Context, q Query, goBack bool, actor string) (Status, erro
 	if failed := q.Pool.SendBatch(ctx, batch).Close(); failed != nil { // a connection in a transaction does not go back to the pool
 		now, err := q.afterStep(ctx)
 		if err != nil {
-			return s, fmt.Errorf("step of the broker migration: it may have been made: look at \"millrace migration status\" before you try again: %w", errors.Join(failed, err))
+			return s, fmt.Errorf("step of the broker migration: it may have been made: look at \"millrace migration status\" before you try again, because that could make a second step: "+
+				"phase %s means that it was made, phase %s that it was not, or that its transaction still runs: %w", way.Phase, s.Phase, errors.Join(failed, err))
 		}
 		now.ChangedAt = time.Time{}
 		if now != (Record{Epoch: s.Epoch + 1, From: s.From, To: s.To, Phase: way.Phase}) {

@@ -212,7 +212,8 @@ func TestStepSaysThatItMayHaveBeenMade(t *testing.T) {
 	require.NoError(t, err)
 	f.query.Pool, f.new.asked = pool, pool.Close
 	_, err = Step(t.Context(), f.query, true, "test")
-	require.ErrorContains(t, err, `it may have been made: look at "millrace migration status" before you try again`)
+	require.ErrorContains(t, err, `it may have been made: look at "millrace migration status" before you try again, because that could make a second step: `+
+		`phase publish means that it was made, phase cut that it was not, or that its transaction still runs: `)
 }
 
 // Ctrl-C before the step: the record, which is read nevertheless, says that it was not made.

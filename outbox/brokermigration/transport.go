@@ -41,6 +41,11 @@ var _ interface {
 	transport.Pinger
 } = (*Transport)(nil)
 
+// WithoutPush says what to do about consumers with push. A migration refuses them because it takes a consumer that gets nothing, from a
+// broker that answers, for one that has read everything; and that a broker answers does not say that its requests arrive.
+const WithoutPush = "remove pubsub.subscription.push and pubsub.consumers.NAME.push, and they pull; " +
+	"pubsub.resources: update changes existing subscriptions when the services start"
+
 // side is one of the two brokers.
 type side struct {
 	transport.Transport
@@ -74,7 +79,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, from, to transport.Transport, 
 		}
 		wrong = append(wrong, err)
 		if pushing, ok := s.broker.(transport.PushServer); ok && len(pushing.PushPaths()) > 0 {
-			wrong = append(wrong, fmt.Errorf("broker %s has consumers with push, whose requests nobody serves during a migration: remove push from its subscriptions, and they pull", s.broker.Name()))
+			wrong = append(wrong, fmt.Errorf("broker %s has consumers with push, which do not work in a migration: %s", s.broker.Name(), WithoutPush))
 		}
 		*s.side = &side{Transport: s.broker, publisher: batches}
 	}

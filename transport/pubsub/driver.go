@@ -23,6 +23,9 @@ func (s *driverSettings) WithDefaults(env transport.Environment) transport.Setti
 
 func (s *driverSettings) Limits() transport.Limits { return Limits }
 
+// Pushes implements transport.PushSettings.
+func (s *driverSettings) Pushes() bool { return len(s.pushes()) > 0 }
+
 func (s *driverSettings) Open(ctx context.Context, env transport.Environment) (transport.Transport, error) {
 	t, err := New(ctx, s.in(env))
 	if err != nil {

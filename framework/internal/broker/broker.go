@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -13,6 +15,42 @@ import (
 	"github.com/millrace-go/millrace/outbox/brokermigration"
 	"github.com/millrace-go/millrace/transport"
 )
+
+// Units reports whether messages carry a unit under these settings.
+func Units(s transport.Settings) bool {
+	units, ok := s.(transport.UnitSettings)
+	return ok && units.Units()
+}
+
+// Validate reports what is wrong with a migration. to is empty without one; the settings of a broker without a driver are nil.
+func Validate(from, to string, quiet time.Duration, settings ...transport.Settings) error {
+	var errs []error
+	wrong := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("Config.Migration.To is %q%w", to, fmt.Errorf(format, args...)))
+	}
+	switch {
+	case to == "":
+	case to == from:
+		wrong(", as Config.Broker: want the broker that the fleet goes to, or none")
+	case to == "memory" || from == "memory":
+		wrong(", and Config.Broker %q: want two brokers that outlive a process", from)
+	}
+	if to != "" && slices.ContainsFunc(settings, Units) {
+		wrong(" beside a broker that delivers transactionally: want kafka.delivery: at_least_once for the migration, because transactions cannot span two brokers")
+	}
+	if to != "" && slices.ContainsFunc(settings, pushes) {
+		wrong(" beside consumers with push, which do not work in a migration: want none until it has ended: %s", brokermigration.WithoutPush)
+	}
+	if quiet < time.Second {
+		errs = append(errs, fmt.Errorf("Config.Migration.Quiet is %s: want 1s or more, or 0 for the default", quiet))
+	}
+	return errors.Join(errs...)
+}
+
+func pushes(s transport.Settings) bool {
+	push, ok := s.(transport.PushSettings)
+	return ok && push.Pushes()
+}
 
 // Open connects to the broker with that name.
 func Open(ctx context.Context, name string, settings transport.Settings, env transport.Environment) (transport.Transport, error) {

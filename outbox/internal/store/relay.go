@@ -325,22 +325,31 @@ type Backlog struct {
 	Oldest float64 // the age of the oldest event in seconds; negative: there is none
 }
 
-// Observe returns the backlog of the shards, and the number of failed events by state.
-func (r *Relay) Observe(ctx context.Context, shards []int16) (backlogs []Backlog, states map[string]int64, err error) {
-	states = map[string]int64{}
+// Observed is what the database says about the events of shards.
+type Observed struct {
+	Shards []Backlog
+	Failed map[string]int64 // events, by state
+}
+
+// Observe returns the backlog of the shards, and the number of failed events in each state.
+func (r *Relay) Observe(ctx context.Context, shards []int16) (Observed, error) {
+	found := Observed{Failed: map[string]int64{step.Retrying: 0, step.Blocked: 0, step.Dead: 0, "discarded": 0}}
 	held := []argument{int2s(shards)}
-	err = roundTrip(ctx, r.pool, begin,
+	err := roundTrip(ctx, r.pool, begin,
 		statement{sql: r.sql.observe, args: held, row: func(v [][]byte) error {
 			b := Backlog{asInt2(v[0]), asInt8(v[1]), -1}
 			if v[2] != nil {
 				b.Oldest = math.Float64frombits(binary.BigEndian.Uint64(v[2]))
 			}
-			backlogs = append(backlogs, b)
+			found.Shards = append(found.Shards, b)
 			return nil
 		}},
 		statement{sql: r.sql.observeFailed, args: held, row: func(v [][]byte) error {
-			states[string(v[0])] = asInt8(v[1])
+			found.Failed[string(v[0])] = asInt8(v[1])
 			return nil
 		}}, commit)
-	return backlogs, states, err
+	if err != nil {
+		return Observed{}, err
+	}
+	return found, nil
 }

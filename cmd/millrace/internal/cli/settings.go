@@ -82,13 +82,15 @@ func (a *App) Load() error {
 // LoadBroker is Load for a command that needs the broker alone: the flag --broker may also name the one to which the configuration's
 // migration goes.
 func (a *App) LoadBroker() error {
-	named := a.Broker.name
-	a.Broker.name = ""
-	err := a.Load()
-	a.Broker.name = named
-	if err == nil && named != "" && named == a.Config.Migration.To {
-		a.Config.Broker, a.Config.Migration = named, framework.Migration{}
-		return nil
+	file, _ := framework.LoadEnv(a.File, os.Environ()) // Load reports what is wrong
+	if named := a.Broker.name; named != "" && named == file.Migration.To {
+		a.Broker.name = "" // both would be the same broker
+		err := a.Load()
+		a.Broker.name = named
+		if err == nil {
+			a.Config.Broker, a.Config.Migration = named, framework.Migration{}
+		}
+		return err
 	}
 	return a.Load()
 }
