@@ -55,6 +55,7 @@ claim: {max_attempts: 3}
 handlers: {quote: {ordered: true}}
 `, s.name(), strings.Join(s.brokers, ", "))), kafka.Driver)
 	require.NoError(t, err)
+	cfg.Health.Timeout = 20 * time.Second // of a busy machine
 	s.Service, err = patientNew(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })

@@ -41,7 +41,7 @@ func ExampleService_Router() {
 	postgres, drop := database(ctx)
 	defer drop()
 	var claimPanics, handlerPanics atomic.Bool
-	svc, err := framework.New(ctx, framework.Config{
+	svc, err := patientNew(ctx, framework.Config{
 		Service: "labour", Broker: "memory", Drivers: []transport.Driver{transport.MemoryDriver},
 		HTTP:     framework.HTTP{Address: "127.0.0.1:0"},
 		Postgres: postgres,

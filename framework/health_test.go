@@ -108,7 +108,8 @@ func TestReadOnlyDatabase(t *testing.T) {
 	cfg := w.config()
 	require.NoError(t, w.service(cfg).Close()) // which has migrated
 	cfg.Postgres.Migrate, cfg.Postgres.DSN = false, with(t, cfg.Postgres.DSN, "default_transaction_read_only=on")
-	cfg.Outbox.Relay = framework.Apart // a relay of its own would end the service at once
+	cfg.Outbox.Relay = framework.Apart    // a relay of its own would end the service at once
+	cfg.Health.Timeout = 20 * time.Second // of a busy machine
 	svc := w.service(cfg)
 	w.start(svc)
 	code, body := get(t, svc, "/readyz", nil)
@@ -177,7 +178,7 @@ func TestReadyWhileTheDatabaseIsSlow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "memory")
 	cfg := w.config()
-	cfg.Health.Timeout = 3 * time.Second
+	cfg.Health.Timeout = 10 * time.Second // within which a busy machine answers what does not wait for the lock
 	cfg.Outbox.Relay = framework.Apart
 	svc := w.service(cfg)
 	defer w.start(svc)()

@@ -237,6 +237,7 @@ func TestMiddleware(t *testing.T) {
 	w := newWorld(t, "memory")
 	cfg := w.config()
 	cfg.Admin.Address, cfg.Outbox.Relay = "127.0.0.1:0", framework.Apart
+	cfg.Health.Timeout = 20 * time.Second // of a busy machine
 	svc := w.service(cfg)
 	var mu sync.Mutex
 	var seen []string

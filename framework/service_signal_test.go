@@ -36,7 +36,7 @@ func playSignalled(ctx context.Context, c signalledConfig, told <-chan string) e
 	if err != nil {
 		return err
 	}
-	svc, err := framework.New(ctx, cfg)
+	svc, err := patientNew(ctx, cfg)
 	if err != nil {
 		return err
 	}

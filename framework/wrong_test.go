@@ -157,7 +157,7 @@ func TestWrongSettings(t *testing.T) {
 			}
 			migrate := cfg
 			migrate.Broker, migrate.Drivers = "memory", []transport.Driver{memory}
-			migrated, err := framework.New(t.Context(), migrate) // that takes what it takes
+			migrated, err := patientNew(t.Context(), migrate) // that takes what it takes
 			require.NoError(t, err)
 			require.NoError(t, migrated.Close())
 			if c.change != nil {

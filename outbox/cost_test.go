@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"net"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -83,7 +82,7 @@ func TestCostOfRelaying(t *testing.T) {
 		require.NoError(t, f.pool.QueryRow(t.Context(), `select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint`).Scan(&bytes))
 		return bytes
 	}
-	before := position()
+	before, began := position(), time.Now()
 	relay, err := outbox.NewRelay(pool, batchRecorder{newRecorder()}, outbox.RelayConfig{Schema: f.schema})
 	require.NoError(t, err)
 	stop := f.run(relay)
@@ -92,39 +91,42 @@ func TestCostOfRelaying(t *testing.T) {
 	written := position() - before
 	t.Logf("per 1,000 events: %.2f statements, %.2f waits; per event: %.0f bytes of WAL",
 		float64(asked.statements.Load())*1000/events, float64(asked.waits.Load())*1000/events, float64(written)/events)
-	assert.LessOrEqual(t, asked.statements.Load(), int64(10*events/1000))
-	assert.LessOrEqual(t, asked.waits.Load(), int64(5*events/1000))
+	seconds := int(time.Since(began)/time.Second) + 1 // in each of them it also renews leases and polls
+	assert.LessOrEqual(t, asked.statements.Load(), int64(10*events/1000+5*seconds))
+	assert.LessOrEqual(t, asked.waits.Load(), int64(5*events/1000+5*seconds))
 	assert.LessOrEqual(t, written, int64(120*events))
 }
 
 // Under steady load the table reaches a size and stays there: rows are deleted, and vacuum makes room for the next. Time is
-// compressed: autovacuum looks every second instead of every minute.
+// compressed: autovacuum looks every second instead of every minute. A busy machine delays it, so each round waits for one.
 func TestTableDoesNotGrow(t *testing.T) {
 	t.Parallel()
 	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"autovacuum_naptime": "1s"}})
 	f := newCluster(t, devtest.PoolOn(t, server.DSN()), "growth")
-	f.run(f.newRelay(batchRecorder{newRecorder()}, outbox.RelayConfig{}))
-	var done atomic.Bool
-	var writing sync.WaitGroup
-	writing.Go(func() {
-		pace := time.NewTicker(20 * time.Millisecond)
-		defer pace.Stop()
-		at := devtest.Storm(40, 20)
-		for n := 0; !done.Load(); n++ {
+	const batches = 150
+	at := devtest.Storm(40, 20)
+	pace := time.NewTicker(20 * time.Millisecond)
+	defer pace.Stop()
+	round := func() {
+		for n := range batches {
 			f.publishMany(topic, at, func(i int) string { return strconv.Itoa(n*at + i) })
 			<-pace.C
 		}
-	})
-	size := func(after time.Duration) (bytes int64) {
-		<-time.After(after)
-		require.NoError(t, f.pool.QueryRow(t.Context(), `select pg_total_relation_size('growth.outbox')`).Scan(&bytes))
-		return bytes
 	}
-	early := size(3 * time.Second)
-	late := size(time.Duration(devtest.Storm(27, 12)) * time.Second)
-	done.Store(true)
-	writing.Wait()
-	t.Logf("%d bytes early, %d late", early, late)
-	assert.LessOrEqual(t, late, 3*early)
-	eventually(t, "all are published", func() bool { return f.rows() == 0 })
+	get := func(what string) (n int64) {
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select `+what+` from pg_stat_all_tables where relid = 'growth.outbox'::regclass`).Scan(&n))
+		return n
+	}
+	const vacuums, size = "autovacuum_count", "pg_total_relation_size(relid)"
+	round()
+	full := get(size)
+	f.run(f.newRelay(batchRecorder{newRecorder()}, outbox.RelayConfig{}))
+	for range devtest.Storm(9, 5) {
+		before := get(vacuums)
+		round()
+		eventually(t, "all are published, and vacuum was there", func() bool { return f.rows() == 0 && get(vacuums) > before })
+	}
+	late := get(size)
+	t.Logf("%d bytes with the events of a round, %d late", full, late)
+	assert.LessOrEqual(t, late, 3*full)
 }

@@ -121,7 +121,7 @@ func TestJournalAfterAKill(t *testing.T) {
 	}
 	first := published.relay(f.schema, countsOften)
 	publish(100)
-	eventually(t, "it is counted", func() bool { topics, _ := f.journal(); return topics[topic].Published == 100 })
+	eventually(t, "it is counted", func() bool { topics, _ := f.journal(); return topics[topic].Published >= 100 })
 	publish(7)
 	kill(first)
 	killed := len(published.all())

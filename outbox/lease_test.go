@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -61,8 +62,8 @@ func TestLeasesOfADeadRelayExpire(t *testing.T) {
 // Another relay took the shards, for instance while this one was stopped: it must let go of them.
 func TestLostLeaseIsNoticed(t *testing.T) {
 	t.Parallel()
-	f, broker := newFixture(t), newRecorder()
-	f.run(f.newRelay(broker, outbox.RelayConfig{}))
+	f, broker, reader := newFixture(t), newRecorder(), metric.NewManualReader()
+	f.run(f.newRelay(broker, outbox.RelayConfig{MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}))
 	eventually(t, "it holds all", func() bool { return assert.ObjectsAreEqual([]int{16}, f.holders()) })
 	_, err := f.pool.Exec(t.Context(), `update `+f.schema+`.outbox_shard set relay_id = $1, expires_at = now() + interval '1 hour'`, uuid.New())
 	require.NoError(t, err)
@@ -72,6 +73,7 @@ func TestLostLeaseIsNoticed(t *testing.T) {
 		return n
 	}
 	require.Never(t, func() bool { return held() > 0 }, 3*time.Second, 50*time.Millisecond)
+	eventually(t, "it knows", func() bool { n, ok := figures(t, reader)["millrace.outbox.shards"]; return ok && n == 0 })
 	f.publish("k", "not ours any more")
 	require.Never(t, func() bool { return broker.count() > 0 }, 500*time.Millisecond, 50*time.Millisecond)
 }

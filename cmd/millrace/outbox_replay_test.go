@@ -43,9 +43,9 @@ func TestReplayCommand(t *testing.T) {
 		require.NoError(t, o.pool.QueryRow(t.Context(), `select count(*) from `+o.schema+`.outbox where topic = 'again'`).Scan(&n))
 		return n
 	}
-	killed, output := millrace(t, "outbox", "replay", "--topic", "labour.completed", "--to", "again", "--rate", "200", "--note", "a new consumer", "--schema", o.schema, "--dsn", o.dsn)
+	killed, output := millrace(t, "outbox", "replay", "--topic", "labour.completed", "--to", "again", "--rate", "20", "--note", "a new consumer", "--schema", o.schema, "--dsn", o.dsn)
 	require.NoError(t, killed.Start())
-	assert.Eventually(t, func() bool { return pending() >= 100 }, time.Minute, time.Millisecond, output)
+	assert.Eventually(t, func() bool { return pending() >= 20 }, time.Minute, time.Millisecond, output)
 	require.NoError(t, killed.Process.Kill())
 	require.Error(t, killed.Wait())
 	assert.Less(t, pending(), 500)

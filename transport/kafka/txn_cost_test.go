@@ -27,6 +27,7 @@ func TestTransactionRequests(t *testing.T) {
 		process := newFaultNet(nil)
 		config := v.of(c.config(kafka.Config{Dial: process.dial}))
 		config.Transaction.MaxRecords = 500
+		config.Transaction.MaxDelay = 500 * time.Millisecond // a tenth of it without a message ends a transaction, also on a busy machine
 		p := c.start(t, config, nil)
 		c.await(t)
 		p.stop(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 
-// cleanupTimeout bounds the cleanup after a test.
-const cleanupTimeout = 20 * time.Second
+// cleanupTimeout bounds the cleanup after a test, also on a busy machine.
+const cleanupTimeout = 2 * time.Minute
 
 // Pool returns a pool on the shared PostgreSQL, in the database of its DSN. It is closed when the test ends. The test fails if it still
 // holds a connection then.
