@@ -35,7 +35,7 @@ func TestLockKeyKeepsTheOrder(t *testing.T) {
 	for name, locked := range map[string]bool{"with locks": true, "without, to see that the test can fail": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newCluster(t, devtest.PoolOn(t, devtest.Database(t)), "locked") // groups of other tests see the deferrable constraints of theirs
 			f.slowCommits(10)
 			const writers, each = 8, 15
 			keys := []string{"a", "b"}

@@ -42,7 +42,7 @@ func asleep(ctx context.Context, t *testing.T, pool *pgxpool.Pool, fn func(ctx c
 // itself runs (a deferred trigger holds it there) nobody knows.
 func TestConnectionLostInTheCommitPipeline(t *testing.T) {
 	t.Parallel()
-	pool, table := newTable(t)
+	pool, table := newLonelyTable(t)
 	_, err := pool.Exec(t.Context(), `
 		create function `+table+`_slow() returns trigger language plpgsql as 'begin perform pg_sleep(60); return null; end';
 		create constraint trigger slow after insert on `+table+` deferrable initially deferred

@@ -19,7 +19,15 @@ func TestMain(m *testing.M) { devtest.Main(m) }
 
 // newTable returns a pool and the name of a table with one column, n.
 func newTable(t *testing.T) (pool *pgxpool.Pool, table string) {
-	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	return newTableOn(t, devtest.Pool(t), devtest.Schema(t))
+}
+
+// newLonelyTable returns one in a database of its own: a deferrable constraint changes what groups of claims do in the whole database.
+func newLonelyTable(t *testing.T) (pool *pgxpool.Pool, table string) {
+	return newTableOn(t, devtest.PoolOn(t, devtest.Database(t)), "public")
+}
+
+func newTableOn(t *testing.T, pool *pgxpool.Pool, schema string) (on *pgxpool.Pool, table string) {
 	_, err := pool.Exec(t.Context(), `create table `+schema+`.t (n int)`)
 	require.NoError(t, err)
 	return pool, schema + ".t"
@@ -193,7 +201,7 @@ func TestSwallowedErrorInASavepointSparesTheOuterTransaction(t *testing.T) {
 
 func TestRefusedCommitIsKnown(t *testing.T) {
 	t.Parallel()
-	pool, table := newTable(t)
+	pool, table := newLonelyTable(t)
 	_, err := pool.Exec(t.Context(), `alter table `+table+` add unique (n) deferrable initially deferred`)
 	require.NoError(t, err)
 	err = pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
@@ -206,7 +214,7 @@ func TestRefusedCommitIsKnown(t *testing.T) {
 // The backend is killed while it commits: a deferred trigger holds it there.
 func TestConnectionLostInCommitIsUnknown(t *testing.T) {
 	t.Parallel()
-	pool, table := newTable(t)
+	pool, table := newLonelyTable(t)
 	_, err := pool.Exec(t.Context(), `
 		create function `+table+`_slow() returns trigger language plpgsql as 'begin perform pg_sleep(60); return null; end';
 		create constraint trigger slow after insert on `+table+` deferrable initially deferred for each row execute function `+table+`_slow()`)

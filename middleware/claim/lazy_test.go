@@ -464,7 +464,7 @@ func TestLazyClaimUnderAnotherIsolationLevel(t *testing.T) {
 // What is queued may need a BEGIN, may end the transaction without one, or may fail only at COMMIT.
 func TestLazyClaimOfWhatNeedsATransaction(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newLonelyFixture(t) // groups of other tests see the deferrable constraints of theirs
 	f.exec(`create procedure ` + f.schema + `.commits() language plpgsql as $$ begin insert into ` + f.schema + `.effect values ('called'); commit; end $$`)
 	f.exec(`create table ` + f.schema + `.late (id int unique deferrable initially deferred)`)
 	effect := `insert into ` + f.schema + `.effect values ('queued')`

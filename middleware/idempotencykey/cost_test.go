@@ -52,7 +52,7 @@ func TestRoundTrips(t *testing.T) {
 // A backend has 16 relation locks that cost little, up to PostgreSQL 17. The look for an answer took two in each of nine days.
 func TestRelationLocksOfAKey(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newLonelyFixture(t)
 	f.exec(`create table {schema}.locks (relation text)`)
 	f.exec(`create function {schema}.note_locks() returns trigger language plpgsql as $$
 		begin

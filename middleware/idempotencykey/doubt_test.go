@@ -47,7 +47,7 @@ func TestConnectionLostBehindCommit(t *testing.T) {
 // The server ends the connection while COMMIT runs (a deferred trigger holds it there), which rolls back.
 func TestConnectionLostInCommit(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newLonelyFixture(t)
 	f.exec(`create function {schema}.slow() returns trigger language plpgsql as 'begin perform pg_sleep(60); return null; end';
 		create constraint trigger slow after insert on {schema}.orders deferrable initially deferred
 		for each row execute function {schema}.slow()`)

@@ -41,7 +41,16 @@ type fixture struct {
 }
 
 func newFixture(t testing.TB) *fixture {
-	f := &fixture{t: t, pool: devtest.Pool(t), schema: devtest.Schema(t)}
+	return fixtureOn(t, devtest.Pool(t), devtest.Schema(t))
+}
+
+// newLonelyFixture has a database of its own: a deferrable constraint changes what groups of claims do in the whole database.
+func newLonelyFixture(t testing.TB) *fixture {
+	return fixtureOn(t, devtest.PoolOn(t, devtest.Database(t)), "lonely")
+}
+
+func fixtureOn(t testing.TB, pool *pgxpool.Pool, schema string) *fixture {
+	f := &fixture{t: t, pool: pool, schema: schema}
 	require.NoError(t, outbox.Migrate(t.Context(), f.pool, f.schema))
 	require.NoError(t, idempotencykey.Migrate(t.Context(), f.pool, f.schema))
 	f.exec(`create table {schema}.orders (id text not null)`)

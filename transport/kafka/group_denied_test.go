@@ -83,6 +83,7 @@ func TestGroupDeniedItsTopic(t *testing.T) {
 	denied := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: c.topic, Err: kerr.TopicAuthorizationFailed, Count: -1})
 	_, messages := c.join(kafka.Config{Logger: log.logger()})
 	require.Eventually(t, func() bool { return denied.Hits() >= 4 }, wait, tick)
+	require.Eventually(t, func() bool { return len(log.lines("READ on the topic")) > 0 }, wait, tick)
 	require.Len(t, log.lines("READ on the topic"), 1)
 	denied.Remove()
 	c.put(0, "1")
