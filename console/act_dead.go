@@ -78,7 +78,9 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 		p.Question = format.Count(p.N) + " " + words.Pick(p.N.N, "dead letter?", "dead letters?")
 	}
 	if p.Of = scope(sample); p.N.AtLeast {
-		p.Warning = notCounted
+		p.Warning = notCounted // all that match are confirmed, whichever they are
+	} else {
+		p.Seen = sample.Digest
 	}
 	for _, g := range sample.Groups[:min(len(sample.Groups), 10)] {
 		p.Lines = append(p.Lines, planLine{int64(g.Events), format.Cause(g.Text)})
@@ -164,6 +166,9 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 	for _, g := range sample.Groups {
 		if g.Group == group {
 			p.N.N = int64(g.Events)
+			if !sample.More {
+				p.Seen = g.Digest
+			}
 			p.Lines = []planLine{{p.N.N, g.Text}}
 		}
 	}
