@@ -71,6 +71,35 @@ func TestAReplayIsStoppedAndContinued(t *testing.T) {
 	}
 }
 
+// Grace stopped a replay while Ada had the form for its pace open, and Ada's pace undid the stop.
+func TestAChangeOfThePaceContinuesNoReplayThatWasStopped(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.many(300)
+	s.archived("parcel.packed", 300)
+	s.exec(`insert into {schema}.claim_replay (actor, note, selection, rate, max_failed, up_to, selected) select 'ada', '', '{"topic": "t", "states": ["dead"]}', 1, 1, max(id), 300 from {schema}.claim_failed`)
+	s.exec(`insert into {schema}.outbox_audit (actor, action, events) values ('ada', 'replay', 0)`)
+	s.exec(`insert into {schema}.outbox_replay (id, until, published_at, rate, selected, more) values (1, now(), '-infinity', 1, 300, false)`)
+	for path, sql := range map[string][2]string{
+		"/do/continue":         {`update {schema}.claim_replay set state = 'stopped', reason = 'stopped by grace'`, `select count(*) from {schema}.claim_replay where state = 'running'`},
+		"/do/archive-continue": {`update {schema}.outbox_replay set stopped_by = 'grace'`, `select count(*) from {schema}.outbox_replay where stopped_by is null`},
+	} {
+		form := s.form(s.get(http.StatusOK, path+"?id=1"))
+		s.exec(sql[0])
+		form.Set("rate", "2")
+		page := s.post(http.StatusConflict, path, form)
+		assert.Contains(t, text(page), "The replay stopped meanwhile (by grace). Nothing was changed.")
+		assert.Contains(t, text(page), "Continue replay 1")
+		assert.Zero(t, s.count(sql[1]), path)
+		stale := s.form(page)
+		form = s.form(page)
+		form.Set("rate", "1")
+		s.post(http.StatusOK, path, form)
+		assert.Equal(t, 1, s.count(sql[1]), path)
+		assert.Contains(t, text(s.post(http.StatusConflict, path, stale)), "Somebody has continued the replay meanwhile. Nothing was changed.")
+	}
+}
+
 // With a guard a replay stands until consumers have tried what it has replayed, and says so; it stops when too much fails again.
 func TestAReplayStopsWhenTooMuchFailsAgain(t *testing.T) {
 	t.Parallel()
