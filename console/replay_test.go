@@ -100,6 +100,21 @@ func TestAChangeOfThePaceContinuesNoReplayThatWasStopped(t *testing.T) {
 	}
 }
 
+// A replay that ran for long was on no page any more when ten later ones had begun.
+func TestARunningReplayIsListedBeforeLaterOnes(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.exec(`insert into {schema}.claim_replay (actor, note, selection, rate, max_failed, up_to, selected, state, ended_at) select 'ada', '', '{}', 1, 1, 100, 3, case n when 1 then 'running' else 'done' end, case when n > 1 then now() end from generate_series(1, 12) n`)
+	s.exec(`insert into {schema}.outbox_audit (actor, action, events) select 'ada', 'replay', 0 from generate_series(1, 24) n`)
+	s.exec(`insert into {schema}.outbox_replay (id, until, published_at, rate, selected, more, stopped_by) select n, now(), '-infinity', 1, 10, false, case when n > 1 then 'grace' end from generate_series(1, 12) n`)
+	page := text(s.get(http.StatusOK, "/"))
+	assert.Contains(t, page, "Replay 1 by ada")
+	assert.Contains(t, page, "Replay 1 of the archive by ada")
+	page = text(s.get(http.StatusOK, "/dead"))
+	assert.Regexp(t, `Replay 1 by ada.* Replay 12 by ada.* Replay 4 by ada`, page)
+	assert.NotContains(t, page, "Replay 3 by ada", "the number is bounded")
+}
+
 // With a guard a replay stands until consumers have tried what it has replayed, and says so; it stops when too much fails again.
 func TestAReplayStopsWhenTooMuchFailsAgain(t *testing.T) {
 	t.Parallel()
