@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/millrace-go/millrace/console/internal/filter"
@@ -169,7 +170,14 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 			if !sample.More {
 				p.Seen = g.Digest
 			}
-			p.Lines = []planLine{{p.N.N, g.Text}}
+			for _, part := range []planLine{{int64(g.Dead), "dead"}, {int64(g.Retrying), "retrying"}, {int64(g.Discarded), "discarded"}} {
+				if part.N > 0 {
+					p.Lines = append(p.Lines, planLine{part.N, part.Text + ": " + g.Text})
+				}
+			}
+			if g.Discarded > 0 {
+				p.Warning = strings.TrimSpace("Somebody has discarded " + format.Number(g.Discarded) + " of them. A retry publishes discarded events, too, although later events of their keys may have been published since. " + p.Warning)
+			}
 		}
 	}
 	p.Command = q.db.Reach.Command("", "outbox", verb, "--group", group)
