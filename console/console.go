@@ -51,7 +51,8 @@ type Config struct {
 	// changed.
 	Authorize func(r *http.Request) (Rights, string)
 
-	// Mask has the names of JSON fields and headers whose values are hidden from everybody. Case does not matter. If Mask is set, a
+	// Mask has the names of JSON fields and headers whose values are hidden from everybody. Case does not matter, nor spaces around a
+	// name. If Mask is set, a
 	// payload that is not JSON is hidden completely. Default: none.
 	Mask []string
 
@@ -144,6 +145,11 @@ func (c Config) Validate() error {
 			add("Config.Databases[%d].%w", i, err)
 		}
 	}
+	for i, m := range c.Mask {
+		if strings.TrimSpace(m) == "" {
+			add("Config.Mask[%d] is %q: want the name of a field or header", i, m)
+		}
+	}
 	if !prefix.MatchString(c.Prefix) || strings.Contains(c.Prefix, "/.") {
 		add(`Config.Prefix is %q: want a path such as "/console", or ""`, c.Prefix)
 	}
@@ -196,7 +202,7 @@ func New(cfg Config) (*Console, error) {
 		c.databases[d.Name] = db
 	}
 	for _, m := range cfg.Mask {
-		c.mask[strings.ToLower(m)] = true
+		c.mask[strings.ToLower(strings.TrimSpace(m))] = true
 	}
 	c.guard = guard.Guard{Prefix: cfg.Prefix, Secret: cfg.Secret, Logger: cfg.Logger}
 	c.handler = c.guard.Handler(http.StripPrefix(cfg.Prefix, c.routes()))

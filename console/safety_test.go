@@ -277,8 +277,8 @@ func TestTheme(t *testing.T) {
 
 func TestConfiguration(t *testing.T) {
 	t.Parallel()
-	_, err := console.New(console.Config{})
-	assert.EqualError(t, err, "Config.Databases is empty: want one or more")
+	_, err := console.New(console.Config{Mask: []string{"email", " "}})
+	assert.EqualError(t, err, "Config.Databases is empty: want one or more\nConfig.Mask[1] is \" \": want the name of a field or header")
 	pool := &pgxpool.Pool{}
 	_, err = console.New(console.Config{
 		Databases: []console.Database{{Name: "a", Pool: pool}, {Name: "a"}, {Name: "static", Pool: pool}, {Name: "A/b", Pool: pool, Schema: "no schema"}},
