@@ -47,6 +47,9 @@ func TestLoopbackAlone(t *testing.T) {
 		}
 		rights, _ := console.Loopback(console.Look, "")(r)
 		assert.Equal(t, c.allowed, rights == console.Look, "%+v", c)
+		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.0", 1, 0
+		rights, _ = console.Loopback(console.Look, "")(r)
+		assert.Zero(t, rights, "nginx sends no header by itself, and speaks HTTP/1.0 before its version 1.29.7: %+v", c)
 	}
 	s := open(t, 0, func(c *console.Config) { c.Authorize = nil })
 	s.fail()
