@@ -46,8 +46,8 @@ type Config struct {
 
 	// Authorize returns the rights of the request's sender, and the name for the audit. Without a name nobody may act. Authorize is
 	// called for every request, concurrently, with the path below Prefix, and the database's name as r.PathValue("db"). The page of
-	// all databases calls it with the path of each database too, and shows those that the sender may see; for that the sender needs
-	// no right at the root. Default: Loopback(Look, ""), so that only requests from this machine are answered, and nothing can be
+	// all databases, and each page's list of databases, call it with the path of each database too, and show those that the sender may
+	// see; for that the sender needs no right at the root. Default: Loopback(Look, ""), so that only requests from this machine are answered, and nothing can be
 	// changed.
 	Authorize func(r *http.Request) (Rights, string)
 
