@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,9 @@ type plan struct {
 	Explain  string
 	N        outboxadmin.Count // number of selected events; zero for actions that select none
 	Lines    []planLine
-	Of       string // which events the lines count; "" for all
+	Seen     string            // identifies what the user decides about: if it differs later, the user is asked again
+	Changed  string            // why it differs; "" if other events match
+	Of       string            // which events the lines count; "" for all
 	Verb     string // of the button
 	Danger   bool
 	Command  string        // the equivalent command
@@ -118,9 +121,25 @@ func (q *request) confirm(a action, form url.Values, problem string, status int)
 			page.Hidden = append(page.Hidden, mask.Header{Name: name, Value: value})
 		}
 	}
-	page.Hidden = append(page.Hidden, mask.Header{Name: "expected", Value: strconv.FormatInt(p.N.N, 10)})
+	page.Hidden = append(page.Hidden, mask.Header{Name: "expected", Value: expected(p.N)}, mask.Header{Name: "seen", Value: p.Seen})
 	q.render(status, "page_confirm.html", p.Verb, "", page)
 	return nil
+}
+
+// expected is a number of events as a form has it: with "+" if counting stopped early.
+func expected(n outboxadmin.Count) string { return strings.ReplaceAll(format.Count(n), ",", "") }
+
+// differs returns how what a form has confirmed differs from the plan of now, or "".
+func (p plan) differs(form url.Values) string {
+	if before := form.Get("expected"); before != expected(p.N) {
+		digits, atLeast := strings.CutSuffix(before, "+")
+		n, _ := strconv.ParseInt(digits, 10, 64) // a wrong number differs, too
+		return format.Count(outboxadmin.Count{N: n, AtLeast: atLeast}) + " became " + format.Count(p.N) + " meanwhile."
+	}
+	if form.Get("seen") != p.Seen {
+		return cmp.Or(p.Changed, "The same number of events matches, but they are not the same events as before.")
+	}
+	return ""
 }
 
 // act runs an action, if its selection is still the one that the user has confirmed.
@@ -142,14 +161,14 @@ func (q *request) act() error {
 	if err != nil {
 		return err
 	}
-	expected, _ := strconv.ParseInt(form.Get("expected"), 10, 64) // a wrong number differs from the selection
+	differs := p.differs(form)
 	switch typed := strings.ReplaceAll(form.Get("typed"), ",", ""); {
 	case p.Nothing != "":
 		return q.confirm(a, form, "", http.StatusConflict)
 	case p.Wrong != "":
 		return q.confirm(a, form, p.Wrong+" Nothing was changed.", http.StatusBadRequest)
-	case p.N.N != expected:
-		return q.confirm(a, form, fmt.Sprintf("%s became %s meanwhile. Nothing was changed.", format.Number(expected), format.Count(p.N)), http.StatusConflict)
+	case differs != "":
+		return q.confirm(a, form, differs+" Nothing was changed.", http.StatusConflict)
 	case p.typed() && typed != strconv.FormatInt(p.N.N, 10):
 		return q.confirm(a, form, "Type the number of events to go on. Nothing was changed.", http.StatusBadRequest)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/millrace-go/millrace/console/internal/filter"
@@ -78,7 +79,9 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 		p.Question = format.Count(p.N) + " " + words.Pick(p.N.N, "dead letter?", "dead letters?")
 	}
 	if p.Of = scope(sample); p.N.AtLeast {
-		p.Warning = notCounted
+		p.Warning = notCounted // all that match are confirmed, whichever they are
+	} else {
+		p.Seen = sample.Digest
 	}
 	for _, g := range sample.Groups[:min(len(sample.Groups), 10)] {
 		p.Lines = append(p.Lines, planLine{int64(g.Events), format.Cause(g.Text)})
@@ -164,7 +167,17 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 	for _, g := range sample.Groups {
 		if g.Group == group {
 			p.N.N = int64(g.Events)
-			p.Lines = []planLine{{p.N.N, g.Text}}
+			if !sample.More {
+				p.Seen = g.Digest
+			}
+			for _, part := range []planLine{{int64(g.Dead), "dead"}, {int64(g.Retrying), "retrying"}, {int64(g.Discarded), "discarded"}} {
+				if part.N > 0 {
+					p.Lines = append(p.Lines, planLine{part.N, part.Text + ": " + g.Text})
+				}
+			}
+			if g.Discarded > 0 {
+				p.Warning = strings.TrimSpace("Somebody has discarded " + format.Number(g.Discarded) + " of them. A retry publishes discarded events, too, although later events of their keys may have been published since. " + p.Warning)
+			}
 		}
 	}
 	p.Command = q.db.Reach.Command("", "outbox", verb, "--group", group)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/chromedp/cdproto/cdp"
@@ -11,6 +12,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/console"
 )
 
 // mark leaves something on the page that another page would not have.
@@ -38,6 +41,30 @@ func TestLiveInABrowser(t *testing.T) {
 	b.shows("order.paid")
 	assert.True(t, b.marked(), "it is the same page")
 	assert.Empty(t, b.wrong())
+}
+
+// The browser gives a stream up after an answer other than 200, such as one of a proxy while the console starts again. The page said that the
+// browser tries again, and never heard of a change any more.
+func TestAStreamThatWasRefusedInABrowser(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	s := open(t, everything, func(c *console.Config) {
+		c.Authorize = func(r *http.Request) (console.Rights, string) {
+			if strings.HasSuffix(r.URL.Path, "/live") && asked.Add(1) < 3 {
+				return 0, ""
+			}
+			return everything, "ada"
+		}
+	})
+	b := s.tab(t)
+	b.open("/outbox")
+	b.shows("No event waits, and no topic is paused.")
+	b.mark()
+	b.until(`!document.getElementById("lost").hidden`)
+	s.pending("order.placed", "p1")
+	b.shows("order.placed")
+	b.until(`document.getElementById("lost").hidden`)
+	assert.True(t, b.marked(), "it is the same page")
 }
 
 // A page that was made before a change shows it, though it hears of it only when its stream opens.

@@ -46,12 +46,13 @@ type Config struct {
 
 	// Authorize returns the rights of the request's sender, and the name for the audit. Without a name nobody may act. Authorize is
 	// called for every request, concurrently, with the path below Prefix, and the database's name as r.PathValue("db"). The page of
-	// all databases calls it with the path of each database too, and shows those that the sender may see; for that the sender needs
-	// no right at the root. Default: Loopback(Look, ""), so that only requests from this machine are answered, and nothing can be
+	// all databases, and each page's list of databases, call it with the path of each database too, and show those that the sender may
+	// see; for that the sender needs no right at the root. Default: Loopback(Look, ""), so that only requests from this machine are answered, and nothing can be
 	// changed.
 	Authorize func(r *http.Request) (Rights, string)
 
-	// Mask has the names of JSON fields and headers whose values are hidden from everybody. Case does not matter. If Mask is set, a
+	// Mask has the names of JSON fields and headers whose values are hidden from everybody. Case does not matter, nor spaces around a
+	// name. If Mask is set, a
 	// payload that is not JSON is hidden completely. Default: none.
 	Mask []string
 
@@ -144,6 +145,11 @@ func (c Config) Validate() error {
 			add("Config.Databases[%d].%w", i, err)
 		}
 	}
+	for i, m := range c.Mask {
+		if strings.TrimSpace(m) == "" {
+			add("Config.Mask[%d] is %q: want the name of a field or header", i, m)
+		}
+	}
 	if !prefix.MatchString(c.Prefix) || strings.Contains(c.Prefix, "/.") {
 		add(`Config.Prefix is %q: want a path such as "/console", or ""`, c.Prefix)
 	}
@@ -196,7 +202,7 @@ func New(cfg Config) (*Console, error) {
 		c.databases[d.Name] = db
 	}
 	for _, m := range cfg.Mask {
-		c.mask[strings.ToLower(m)] = true
+		c.mask[strings.ToLower(strings.TrimSpace(m))] = true
 	}
 	c.guard = guard.Guard{Prefix: cfg.Prefix, Secret: cfg.Secret, Logger: cfg.Logger}
 	c.handler = c.guard.Handler(http.StripPrefix(cfg.Prefix, c.routes()))

@@ -53,11 +53,11 @@ func TestPayloadsAreHiddenAndMasked(t *testing.T) {
 	assert.Contains(t, page, "You may not see payloads.")
 	assert.NotContains(t, page, "ada@example.com")
 
-	m := open(t, everything, func(c *console.Config) { c.Mask = []string{"EMAIL", "token"} })
+	m := open(t, everything, func(c *console.Config) { c.Mask = []string{"EMAIL", " token "} })
 	m.fail()
 	page = m.get(http.StatusOK, "/dead/event?id=e1&consumer=shop/book")
 	assert.NotContains(t, page, "ada@example.com")
-	assert.NotContains(t, page, "hunter2", "headers are masked, too")
+	assert.NotContains(t, page, "hunter2", "headers are masked, too, also by a name with spaces around it")
 	assert.Contains(t, text(page), `"email": "••••••"`)
 	assert.Contains(t, text(page), `"n": 12345678901234567890`)
 	assert.NotContains(t, m.get(http.StatusOK, "/dead/event?id=e2"), "bob@example.com", "however deep, however written")
@@ -101,6 +101,56 @@ func TestReplayOfAnotherNumberIsAskedAgain(t *testing.T) {
 	assert.Equal(t, 3, s.count(`select count(*) from {schema}.claim_failed where state = 'dead'`))
 	assert.Contains(t, text(s.post(http.StatusOK, "/do/replay", s.form(page))), " of 3 ")
 	s.comes(3, `select count(*) from {schema}.claim_failed where replayed`)
+}
+
+// A dry run named two events. One of them was discarded by somebody else and another one died: the number was the same, and an event was
+// discarded that nobody had seen.
+func TestAnActionOnOtherEventsIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.many(2)
+	form := s.form(s.get(http.StatusOK, "/do/discard?topic=t"))
+	s.exec(`delete from {schema}.claim_failed where event_id = 'f1'`)
+	s.exec(`update {schema}.claim_failed set topic = 't' where event_id = 'e2'`)
+	page := s.post(http.StatusConflict, "/do/discard", form)
+	assert.Contains(t, text(page), "The same number of events matches, but they are not the same events as before. Nothing was changed.")
+	assert.Equal(t, 2, s.count(`select count(*) from {schema}.claim_failed where topic = 't' and state = 'dead'`))
+	assert.Contains(t, text(s.post(http.StatusOK, "/do/discard", s.form(page))), "2 events were discarded.")
+
+	s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
+		select 1, 3, i, 'f' || i, 'order.placed', '', '', '', now(), case i when 3 then 'retrying' else 'dead' end, 3, case i when 3 then 'timeout' else 'refused ' || i end from generate_series(1, 3) i`)
+	path := "/do/outbox-discard?group=" + s.group("refused <n>")
+	for _, change := range []string{`update {schema}.outbox_failed set state = 'retrying' where event_id = 'f1'`, `update {schema}.outbox_failed set reason = case event_id when 'f1' then 'timeout' else 'refused 3' end where event_id in ('f1', 'f3')`} {
+		form = s.form(s.get(http.StatusOK, path))
+		s.exec(change)
+		assert.Contains(t, text(s.post(http.StatusConflict, "/do/outbox-discard", form)), "they are not the same events as before")
+		assert.Zero(t, s.count(`select count(*) from {schema}.outbox_failed where command is not null`))
+	}
+	assert.Contains(t, text(s.act(http.StatusOK, path)), "A relay discards 2 events.")
+}
+
+// group is the name of an error group of the outbox.
+func (s *site) group(text string) string {
+	var group string
+	require.NoError(s.t, s.pool.QueryRow(s.t.Context(), `select left(md5($1), 8)`, text).Scan(&group))
+	return group
+}
+
+// The count of 2,000 events was exact. With five more it is a lower bound of the same number.
+func TestAnExactNumberThatBecameALowerBoundIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.many(2000)
+	form := s.form(s.get(http.StatusOK, "/do/replay?topic=t"))
+	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, handler, topic) select 1, gen_random_uuid(), 'g' || i, '', 'dead', 'h', 't' from generate_series(1, 5) i`)
+	form.Set("typed", "2,000")
+	page := s.post(http.StatusConflict, "/do/replay", form)
+	assert.Contains(t, text(page), "2,000 became 2,000+ meanwhile. Nothing was changed.")
+	assert.Zero(t, s.count(`select count(*) from {schema}.claim_replay`))
+	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, handler, topic) values (1, gen_random_uuid(), 'g6', '', 'dead', 'h', 't')`)
+	form = s.form(page)
+	form.Set("typed", "2,000")
+	s.post(http.StatusOK, "/do/replay", form) // which events match does not matter: all are taken, as the page has warned
 }
 
 func TestDiscard(t *testing.T) {

@@ -61,7 +61,7 @@ func TestFleet(t *testing.T) {
 	assert.Contains(t, orders.get(http.StatusOK, "/"), "<title>Overview · orders", "one database has no page of all")
 }
 
-// Somebody who may see one database learns nothing of the others but their names.
+// Somebody who may see some databases learns nothing of the others, and not their names.
 func TestFleetShowsWhatSomebodyMaySee(t *testing.T) {
 	t.Parallel()
 	orders := open(t, everything)
@@ -74,6 +74,11 @@ func TestFleetShowsWhatSomebodyMaySee(t *testing.T) {
 			return console.Look, "ada"
 		}
 	})
+	for _, path := range []string{"/payments/", "/payments/dead"} {
+		of := text(s.get(http.StatusOK, path))
+		assert.Contains(t, of, "payments 2 databases All databases payments archive ")
+		assert.NotContains(t, of, "orders", path)
+	}
 	page := text(s.get(http.StatusOK, "/"))
 	assert.Contains(t, page, "Databases 2 ")
 	assert.Contains(t, page, "Dead letters 0 of all consumers")

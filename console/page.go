@@ -130,7 +130,7 @@ func (q *request) fail(err error) {
 type view struct {
 	Title, Section    string
 	Database          string // "" on the page of all databases
-	Databases         []Database
+	Databases         []string // that the user may see; nil on the page of all databases, or if there is one
 	Prefix, Base      string // Prefix: of all pages; Base: of the database's pages
 	Path              string // of this page, below the prefix
 	Live              string // path of the stream of changes; "" if the page cannot be reloaded
@@ -152,6 +152,11 @@ func (q *request) render(status int, name, title, section string, content any) {
 	if v.Live = v.Base + "/live"; q.r.Method != http.MethodGet {
 		v.Path, v.Live = "/"+q.db.Name+"/", ""
 	}
+	if len(q.cfg.Databases) > 1 {
+		for _, of := range q.each() {
+			v.Databases = append(v.Databases, of.db.Name)
+		}
+	}
 	v.Now, v.Version = v.Nav.Now, v.Nav.Told()
 	q.write(status, name, v)
 }
@@ -159,7 +164,7 @@ func (q *request) render(status int, name, title, section string, content any) {
 // view returns the data that all pages need.
 func (q *request) view(title, section string, content any) view {
 	return view{
-		Title: title, Section: section, Databases: q.cfg.Databases, Prefix: q.cfg.Prefix, Path: (&url.URL{Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery}).String(),
+		Title: title, Section: section, Prefix: q.cfg.Prefix, Path: (&url.URL{Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery}).String(),
 		User: q.user, Rights: q.rights, ReadOnly: q.cfg.ReadOnly, Theme: guard.Theme(q.r), Token: q.guard.Token(q.guard.Session(q.w, q.r), q.user), Content: content, MayAct: q.rights.Has(Act), MayReveal: q.rights.Has(Payloads),
 	}
 }

@@ -50,6 +50,22 @@ func TestOutbox(t *testing.T) {
 	s.get(http.StatusNotFound, "/do/outbox-retry")
 }
 
+// A dry run of a retry said only how many events it takes. Some of them had been discarded by a person.
+func TestARetryOfDiscardedEventsSaysSo(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
+		select 1, 3, i, 'f' || i, 'order.placed', '', '', '', now(), (array['dead', 'retrying', 'discarded', 'discarded'])[i], 3, 'refused' from generate_series(1, 4) i`)
+	group := s.group("refused")
+	page := text(s.get(http.StatusOK, "/do/outbox-retry?group="+group))
+	assert.Contains(t, page, "Retry 4 events of the outbox?")
+	assert.Contains(t, page, "1 dead: refused 1 retrying: refused 2 discarded: refused")
+	assert.Contains(t, page, "Somebody has discarded 2 of them. A retry publishes discarded events, too")
+	page = text(s.get(http.StatusOK, "/do/outbox-discard?group="+group))
+	assert.Contains(t, page, "1 dead: refused 1 retrying: refused")
+	assert.NotContains(t, page, "Somebody has discarded")
+}
+
 // sent writes what a relay of that number has counted, so many minutes ago.
 func (s *site) sent(topic string, relay, minutes, published int) {
 	s.exec(`insert into {schema}.outbox_journal values (date_trunc('minute', now()) - $3 * interval '1 minute', $1, ('00000000-0000-7000-8000-00000000000' || $2::int)::uuid, $4, 0)`, topic, relay, minutes, published)

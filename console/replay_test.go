@@ -71,6 +71,50 @@ func TestAReplayIsStoppedAndContinued(t *testing.T) {
 	}
 }
 
+// Grace stopped a replay while Ada had the form for its pace open, and Ada's pace undid the stop.
+func TestAChangeOfThePaceContinuesNoReplayThatWasStopped(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.many(300)
+	s.archived("parcel.packed", 300)
+	s.exec(`insert into {schema}.claim_replay (actor, note, selection, rate, max_failed, up_to, selected) select 'ada', '', '{"topic": "t", "states": ["dead"]}', 1, 1, max(id), 300 from {schema}.claim_failed`)
+	s.exec(`insert into {schema}.outbox_audit (actor, action, events) values ('ada', 'replay', 0)`)
+	s.exec(`insert into {schema}.outbox_replay (id, until, published_at, rate, selected, more) values (1, now(), '-infinity', 1, 300, false)`)
+	for path, sql := range map[string][2]string{
+		"/do/continue":         {`update {schema}.claim_replay set state = 'stopped', reason = 'stopped by grace'`, `select count(*) from {schema}.claim_replay where state = 'running'`},
+		"/do/archive-continue": {`update {schema}.outbox_replay set stopped_by = 'grace'`, `select count(*) from {schema}.outbox_replay where stopped_by is null`},
+	} {
+		form := s.form(s.get(http.StatusOK, path+"?id=1"))
+		s.exec(sql[0])
+		form.Set("rate", "2")
+		page := s.post(http.StatusConflict, path, form)
+		assert.Contains(t, text(page), "The replay stopped meanwhile (by grace). Nothing was changed.")
+		assert.Contains(t, text(page), "Continue replay 1")
+		assert.Zero(t, s.count(sql[1]), path)
+		stale := s.form(page)
+		form = s.form(page)
+		form.Set("rate", "1")
+		s.post(http.StatusOK, path, form)
+		assert.Equal(t, 1, s.count(sql[1]), path)
+		assert.Contains(t, text(s.post(http.StatusConflict, path, stale)), "Somebody has continued the replay meanwhile. Nothing was changed.")
+	}
+}
+
+// A replay that ran for long was on no page any more when ten later ones had begun.
+func TestARunningReplayIsListedBeforeLaterOnes(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.exec(`insert into {schema}.claim_replay (actor, note, selection, rate, max_failed, up_to, selected, state, ended_at) select 'ada', '', '{}', 1, 1, 100, 3, case n when 1 then 'running' else 'done' end, case when n > 1 then now() end from generate_series(1, 12) n`)
+	s.exec(`insert into {schema}.outbox_audit (actor, action, events) select 'ada', 'replay', 0 from generate_series(1, 24) n`)
+	s.exec(`insert into {schema}.outbox_replay (id, until, published_at, rate, selected, more, stopped_by) select n, now(), '-infinity', 1, 10, false, case when n > 1 then 'grace' end from generate_series(1, 12) n`)
+	page := text(s.get(http.StatusOK, "/"))
+	assert.Contains(t, page, "Replay 1 by ada")
+	assert.Contains(t, page, "Replay 1 of the archive by ada")
+	page = text(s.get(http.StatusOK, "/dead"))
+	assert.Regexp(t, `Replay 1 by ada.* Replay 12 by ada.* Replay 4 by ada`, page)
+	assert.NotContains(t, page, "Replay 3 by ada", "the number is bounded")
+}
+
 // With a guard a replay stands until consumers have tried what it has replayed, and says so; it stops when too much fails again.
 func TestAReplayStopsWhenTooMuchFailsAgain(t *testing.T) {
 	t.Parallel()

@@ -37,9 +37,10 @@ func (r Rights) String() string {
 }
 
 // Loopback returns a function for Config.Authorize that gives the rights to requests from this machine, and none to others.
-// Everybody who can log in to this machine has them. It refuses requests that a proxy has forwarded, because their sender is
-// unknown. It also refuses requests whose Host is not this machine, so that a foreign web site cannot reach the console through a
-// browser.
+// Everybody who can log in to this machine has them. It refuses requests that say that a proxy has forwarded them, because their
+// sender is unknown, and those of HTTP/1.0, which some proxies send. But a proxy on this machine that speaks HTTP/1.1 and sets no
+// header is this machine: all that it forwards has the rights. It also refuses requests whose Host is not this machine, so that a
+// foreign web site cannot reach the console through a browser.
 func Loopback(rights Rights, user string) func(*http.Request) (Rights, string) {
 	return func(r *http.Request) (Rights, string) {
 		for _, header := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"} {
@@ -48,7 +49,7 @@ func Loopback(rights Rights, user string) func(*http.Request) (Rights, string) {
 			}
 		}
 		from, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil || !from.Addr().Unmap().IsLoopback() || !loopbackHost(r.Host) {
+		if err != nil || !r.ProtoAtLeast(1, 1) || !from.Addr().Unmap().IsLoopback() || !loopbackHost(r.Host) {
 			return 0, ""
 		}
 		return rights, user

@@ -47,6 +47,9 @@ func TestLoopbackAlone(t *testing.T) {
 		}
 		rights, _ := console.Loopback(console.Look, "")(r)
 		assert.Equal(t, c.allowed, rights == console.Look, "%+v", c)
+		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.0", 1, 0
+		rights, _ = console.Loopback(console.Look, "")(r)
+		assert.Zero(t, rights, "nginx sends no header by itself, and speaks HTTP/1.0 before its version 1.29.7: %+v", c)
 	}
 	s := open(t, 0, func(c *console.Config) { c.Authorize = nil })
 	s.fail()
@@ -277,8 +280,8 @@ func TestTheme(t *testing.T) {
 
 func TestConfiguration(t *testing.T) {
 	t.Parallel()
-	_, err := console.New(console.Config{})
-	assert.EqualError(t, err, "Config.Databases is empty: want one or more")
+	_, err := console.New(console.Config{Mask: []string{"email", " "}})
+	assert.EqualError(t, err, "Config.Databases is empty: want one or more\nConfig.Mask[1] is \" \": want the name of a field or header")
 	pool := &pgxpool.Pool{}
 	_, err = console.New(console.Config{
 		Databases: []console.Database{{Name: "a", Pool: pool}, {Name: "a"}, {Name: "static", Pool: pool}, {Name: "A/b", Pool: pool, Schema: "no schema"}},

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net"
@@ -23,9 +25,10 @@ outbox, dead letters, each event's way, effects in doubt, keys, and the audit.
 With the configuration of a fleet it serves all databases that the fleet has now, side by side, or the one that --database
 names.
 
-It answers requests from this machine alone, and everybody who can log in to this machine can see it. Without --act nobody can
-change anything by it, and without --payloads nobody sees payloads. To give it to a team, mount package console in a service,
-behind a login.`
+It answers requests from this machine alone. Without --act nobody can change anything by it, and without --payloads nobody
+sees payloads. With one of them the printed address has a secret, and only a browser that was opened with it has access.
+Without them everybody who can log in to this machine can see the console. To give it to a team, mount package console in a
+service, behind a login.`
 
 // consoleConns is the number of connections that pages and one action use at once, and one to spare.
 const consoleConns = 6
@@ -57,7 +60,11 @@ func consoleCommand(a *cli.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return serveConsole(ctx, a, address, page)
+		secret := ""
+		if act || payloads {
+			secret = rand.Text()
+		}
+		return serveConsole(ctx, a, address, page, secret)
 	}
 	one := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		return serve(ctx, []console.Database{{Name: consoleName(pool.Config().ConnConfig.Database, nil), Pool: pool, Schema: a.Schema, ConfigFile: a.File, Fleet: a.Name, DSN: a.Reach.DSN}})
@@ -120,16 +127,40 @@ func consoleName(of string, taken map[string]bool) string {
 	return name
 }
 
-// serveConsole serves until ctx ends.
-func serveConsole(ctx context.Context, a *cli.App, address string, page *console.Console) error {
+// secretly serves page to browsers that were once opened with the secret in the URL. They keep it in a cookie with this name.
+func secretly(page http.Handler, secret, name string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		is := func(given string) bool { return subtle.ConstantTimeCompare([]byte(given), []byte(secret)) == 1 }
+		if r.Method == http.MethodGet && r.URL.Path == "/" && is(r.URL.Query().Get("secret")) {
+			w.Header().Set("Cache-Control", "no-store")
+			w.Header().Set("Referrer-Policy", "no-referrer")
+			http.SetCookie(w, &http.Cookie{Name: name, Value: secret, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+			http.Redirect(w, r, "/", http.StatusSeeOther)
+			return
+		}
+		if cookie, err := r.Cookie(name); err != nil || !is(cookie.Value) {
+			http.Error(w, "Open the address that the command has printed, with its secret. If you have just done so, reload this page.", http.StatusForbidden)
+			return
+		}
+		page.ServeHTTP(w, r)
+	})
+}
+
+// serveConsole serves until ctx ends. If secret is not "", a browser needs it.
+func serveConsole(ctx context.Context, a *cli.App, address string, page *console.Console, secret string) error {
 	var listening net.ListenConfig
 	listener, err := listening.Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("listen at %s: %w; choose another one by --address", address, err)
 	}
-	server := &http.Server{Handler: page, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	handler, query := http.Handler(page), ""
+	if secret != "" {
+		_, port, _ := net.SplitHostPort(listener.Addr().String()) // browsers send cookies to all ports
+		handler, query = secretly(page, secret, "millrace_console_"+port), "?secret="+secret
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	server.RegisterOnShutdown(page.Close)
-	a.Say("The console is at http://%s/", listener.Addr())
+	a.Say("The console is at http://%s/%s", listener.Addr(), query)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	select {

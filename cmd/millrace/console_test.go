@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -46,6 +47,52 @@ func TestConsoleCommand(t *testing.T) {
 	_, err = io.ReadAll(open.Body)
 	assert.NoError(t, err, "the stream ends as it should")
 	require.NoError(t, command.Wait(), output)
+}
+
+// Everybody who could log in to the machine, and a proxy on it that set no header, could act with --act. Now a browser needs the secret of
+// the printed address, which is in no later URL and on no page.
+func TestConsoleThatActsNeedsItsSecret(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.run(cli.ExitOK, "migrate", "up")
+	for _, flag := range []string{"--act", "--payloads"} {
+		command, output := millrace(t, "console", flag, "--address", "127.0.0.1:0", "--schema", o.schema, "--dsn", o.dsn)
+		require.NoError(t, command.Start())
+		t.Cleanup(func() { _ = command.Process.Kill() }) // where the test has failed
+		at := regexp.MustCompile(`The console is at (http://127\.0\.0\.1:\d+)/\?secret=(\w{26})\n`)
+		require.Eventually(t, func() bool { return at.MatchString(output.String()) }, time.Minute, 20*time.Millisecond, output)
+		address, secret := at.FindStringSubmatch(output.String())[1], at.FindStringSubmatch(output.String())[2]
+		jar, err := cookiejar.New(nil)
+		require.NoError(t, err)
+		client := &http.Client{Jar: jar}
+		get := func(path string) (*http.Response, string) {
+			r, err := client.Get(address + path)
+			require.NoError(t, err)
+			defer r.Body.Close()
+			page, err := io.ReadAll(r.Body)
+			require.NoError(t, err)
+			return r, string(page)
+		}
+		for _, path := range []string{"/", "/?secret=", "/?secret=" + secret[1:], "/static/console.css", "//evil.example/?secret=" + secret} {
+			refused, page := get(path)
+			assert.Equal(t, http.StatusForbidden, refused.StatusCode, path)
+			assert.Contains(t, page, "Open the address that the command has printed")
+			assert.Empty(t, refused.Cookies(), path)
+		}
+		opened, page := get("/?secret=" + secret)
+		assert.Equal(t, http.StatusOK, opened.StatusCode)
+		assert.Contains(t, page, "No consumer has claimed an event.")
+		assert.NotContains(t, page, secret)
+		assert.NotContains(t, opened.Request.URL.String(), "secret")
+		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		opened, _ = get("/?secret=" + secret)
+		require.Len(t, opened.Cookies(), 1)
+		assert.True(t, opened.Cookies()[0].HttpOnly)
+		assert.Equal(t, http.SameSiteStrictMode, opened.Cookies()[0].SameSite)
+		require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+		require.NoError(t, command.Wait(), output)
+		assert.Equal(t, 1, strings.Count(output.String(), secret), "it is in no log")
+	}
 }
 
 // With a fleet's configuration the command serves all of its databases, also while one is away.

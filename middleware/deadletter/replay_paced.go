@@ -252,7 +252,7 @@ const (
 	countedInOne  = 20_000
 )
 
-// ListReplays returns replays with a pace, the latest first, at most limit. It counts about 2,000 events of each.
+// ListReplays returns replays with a pace, at most limit: those that run, then the latest. It counts about 2,000 events of each.
 func ListReplays(ctx context.Context, db pgtx.DB, schema string, limit int) ([]ReplayStatus, error) {
 	return replays(ctx, db, schema, nil, limit, countedInList)
 }

@@ -2,6 +2,8 @@ package deadletter
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"slices"
@@ -26,6 +28,7 @@ type Sample struct {
 	Events   int          // number of grouped events
 	Selected int          // events in the whole selection
 	AtLeast  bool         // Selected is a lower bound: the count was not completed
+	Digest   string       // identifies the grouped events: it differs if others are grouped
 	// Searched is how many of the newest events were searched, if there are older ones and fewer were found than SampleGroups groups.
 	// 0: every event was searched.
 	Searched int
@@ -48,9 +51,12 @@ func SampleGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (
 			return err
 		}
 		var g grouping
+		ids := sha256.New()
 		for _, f := range part.events {
 			g.add(f)
+			fmt.Fprintln(ids, f.id)
 		}
+		sample.Digest = hex.EncodeToString(ids.Sum(nil))
 		sample.Events, sample.Selected, sample.AtLeast, sample.Searched = len(part.events), len(part.events), part.older > 0, part.searched
 		if sample.Groups, err = g.finish(ctx, tx, schema); err != nil || !sample.AtLeast || !s.counted() {
 			return err

@@ -22,6 +22,7 @@ type ErrorGroup struct {
 	Topics    []string  `json:"topics"`
 	First     time.Time `json:"first"` // when the first one failed
 	Last      time.Time `json:"last"`
+	Digest    string    `json:"-" db:"-"` // of a sample: it differs if other events are grouped, or one in another state
 }
 
 // ListGroups returns what failed alike, the most frequent first. It reads all failed events. Those that are blocked or delayed
@@ -62,7 +63,7 @@ func SampleGroups(ctx context.Context, db pgtx.DB, schema string, states ...stri
 			return err
 		}
 		sample.Groups, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g ErrorGroup, err error) {
-			err = row.Scan(&g.Group, &g.Text, &g.Events, &g.Dead, &g.Retrying, &g.Discarded, &g.Topics, &g.First, &g.Last, &sample.More)
+			err = row.Scan(&g.Group, &g.Text, &g.Events, &g.Dead, &g.Retrying, &g.Discarded, &g.Topics, &g.First, &g.Last, &g.Digest, &sample.More)
 			return g, err
 		})
 		return err

@@ -132,7 +132,8 @@ func stoppedBy(ctx context.Context, db pgtx.DB, schema string, id int64) (who st
 	return who, err
 }
 
-// ListReplays returns replays that are not done, and those that are among the last 1,000 actions, the last first, at most so many.
+// ListReplays returns replays that are not done, and those that are among the last 1,000 actions, at most so many: those that run, then
+// the last ones.
 func ListReplays(ctx context.Context, db pgtx.DB, schema string, limit int) ([]ReplayStatus, error) {
 	return replays(ctx, db, schema, nil, limit)
 }

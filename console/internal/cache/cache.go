@@ -8,8 +8,12 @@ import (
 	"time"
 )
 
-// maxEntries bounds how many results are kept.
-const maxEntries = 256
+const (
+	// maxEntries bounds how many results are kept, and maxUnused how long one is kept that nobody requests. It is dropped when another
+	// one is read: results may have payloads.
+	maxEntries = 256
+	maxUnused  = 5 * time.Minute
+)
 
 // Cache keeps results for a short time. It is safe for concurrent use.
 type Cache struct {
@@ -26,6 +30,7 @@ type entry struct {
 	at    time.Time // when value was read
 	tried time.Time
 	err   error
+	asked time.Time // when it was last requested
 }
 
 // New returns a Cache that runs at most this many reads at once, each within the timeout.
@@ -59,6 +64,7 @@ func Last[T any](c *Cache, key string) (T, time.Time) {
 	if e == nil {
 		e = &entry{}
 	}
+	e.asked = time.Now()
 	value, _ := e.value.(T)
 	return value, e.at
 }
@@ -67,11 +73,19 @@ func Last[T any](c *Cache, key string) (T, time.Time) {
 func (c *Cache) entry(key string, fresh time.Duration) (e *entry, mine bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old := c.entries[key]
+	now, old := time.Now(), c.entries[key]
+	if old != nil {
+		old.asked = now
+	}
 	if old != nil && (!old.settled() || time.Since(old.tried) < fresh) {
 		return old, false
 	}
-	e = &entry{ready: make(chan struct{})}
+	for key, other := range c.entries {
+		if other.settled() && now.Sub(other.asked) > maxUnused {
+			delete(c.entries, key)
+		}
+	}
+	e = &entry{ready: make(chan struct{}), asked: now}
 	if old != nil {
 		e.value, e.at = old.value, old.at
 	}

@@ -117,6 +117,32 @@ func TestForgetLeavesAReadThatRuns(t *testing.T) {
 	})
 }
 
+// A payload that somebody had looked at stayed in memory until 256 other results were read, for days on a quiet console.
+func TestResultsThatNobodyRequestsAreDropped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := New(2, time.Minute)
+		get := func(key string) {
+			_, _, _ = Get(t.Context(), c, key, 0, func(context.Context) (string, error) { return "value of " + key, nil })
+		}
+		get("payload")
+		for range 10 {
+			time.Sleep(time.Minute)
+			get("snapshot")
+			_, at := Last[string](c, "doctor")
+			assert.True(t, at.IsZero())
+		}
+		assert.Len(t, c.entries, 1, "the snapshot is requested again and again")
+		get("payload")
+		time.Sleep(time.Hour)
+		value, at := Last[string](c, "payload")
+		assert.Equal(t, "value of payload", value, "no other one was read")
+		assert.False(t, at.IsZero())
+		get("snapshot")
+		assert.Len(t, c.entries, 2, "it was requested just now")
+	})
+}
+
 func TestKeepsNoMoreThanItsLimit(t *testing.T) {
 	t.Parallel()
 	c := New(1, time.Second)

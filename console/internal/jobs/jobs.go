@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Jobs are goroutines with IDs. They are safe for concurrent use.
@@ -70,17 +73,20 @@ func (j *Jobs) Close() {
 }
 
 const (
-	// triesOfReplay bounds how often a failing replay is continued, and pauseOfReplay is the pause between attempts.
+	// pauseOfReplay is the pause before a failed replay is continued. It doubles with each attempt, up to longestPause.
+	pauseOfReplay = time.Second
+	longestPause  = 30 * time.Second
+	// triesOfReplay bounds the attempts if each one's statement is wrong for the database's tables or data.
 	triesOfReplay = 20
-	pauseOfReplay = 3 * time.Second
 )
 
 // Persist continues a replay until it ends, is stopped, or the console is closed. In the last case the replay stays in the
-// database until someone continues it. continueReplay returns attributes for the log.
+// database until someone continues it. An outage of the database ends no replay, however long it is. continueReplay returns attributes
+// for the log.
 func (j *Jobs) Persist(log *slog.Logger, what string, id int64, gone error, continueReplay func(context.Context) ([]any, error)) {
 	log = log.With(what, id)
 	j.Start(id, func(ctx context.Context) {
-		for tries := 1; ; tries++ {
+		for wrong, pause := 0, pauseOfReplay; ; pause = min(2*pause, longestPause) {
 			began := time.Now()
 			ended, err := continueReplay(ctx)
 			switch {
@@ -90,8 +96,11 @@ func (j *Jobs) Persist(log *slog.Logger, what string, id int64, gone error, cont
 			case ctx.Err() != nil || errors.Is(err, gone):
 				return
 			case time.Since(began) > time.Minute: // it made progress
-				tries = 1
-			case tries == triesOfReplay:
+				wrong, pause = 0, pauseOfReplay
+			case isWrong(err):
+				wrong++
+			}
+			if wrong == triesOfReplay {
 				log.ErrorContext(ctx, "replay is not continued any more", "error", err)
 				return
 			}
@@ -99,8 +108,14 @@ func (j *Jobs) Persist(log *slog.Logger, what string, id int64, gone error, cont
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(pauseOfReplay):
+			case <-time.After(pause):
 			}
 		}
 	})
+}
+
+// isWrong reports whether the server has refused a statement because of its data (class 22), or its syntax, tables or rights (class 42).
+func isWrong(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (strings.HasPrefix(refused.Code, "22") || strings.HasPrefix(refused.Code, "42"))
 }

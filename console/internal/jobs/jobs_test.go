@@ -2,9 +2,14 @@ package jobs
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/assert"
 )
 
@@ -50,4 +55,50 @@ func TestCloseEndsJobs(t *testing.T) {
 	j.Close()
 	j.Start(9, func(context.Context) { t.Error("it is closed") })
 	assert.False(t, j.Runs(9))
+}
+
+var (
+	errGone = errors.New("no such replay")
+	silent  = slog.New(slog.DiscardHandler)
+)
+
+// A database that was away for more than a minute ended each replay that ran, for good.
+func TestAnOutageEndsNoReplay(t *testing.T) {
+	t.Parallel()
+	for _, outage := range []error{errors.New("connection refused"), fmt.Errorf("begin: %w", &pgconn.PgError{Code: "57P03"})} {
+		synctest.Test(t, func(t *testing.T) {
+			j, began := New(), time.Now()
+			back, tries := began.Add(3*time.Hour), 0
+			var ended time.Time
+			j.Persist(silent, "replay", 7, errGone, func(context.Context) ([]any, error) {
+				if tries++; time.Now().Before(back) {
+					return nil, outage
+				}
+				ended = time.Now()
+				return nil, nil
+			})
+			time.Sleep(90 * time.Second)
+			assert.True(t, j.Runs(7))
+			assert.Less(t, tries, 10, "the pauses grow")
+			time.Sleep(4 * time.Hour)
+			assert.False(t, j.Runs(7))
+			assert.WithinRange(t, ended, back, back.Add(30*time.Second))
+			j.Close()
+		})
+	}
+}
+
+// A replay whose statements the server refuses again and again is given up, and so is one that is gone.
+func TestAReplayThatCannotSucceedEnds(t *testing.T) {
+	t.Parallel()
+	for says, err := range map[string]error{"no table": fmt.Errorf("step: %w", &pgconn.PgError{Code: "42P01"}), "bad data": &pgconn.PgError{Code: "22P02"}, "gone": fmt.Errorf("%w: 7", errGone)} {
+		synctest.Test(t, func(t *testing.T) {
+			j, tries := New(), 0
+			j.Persist(silent, "replay", 7, errGone, func(context.Context) ([]any, error) { tries++; return nil, err })
+			time.Sleep(time.Hour)
+			assert.False(t, j.Runs(7), says)
+			assert.Equal(t, map[bool]int{true: 1, false: triesOfReplay}[says == "gone"], tries, says)
+			j.Close()
+		})
+	}
 }

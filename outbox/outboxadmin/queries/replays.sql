@@ -1,7 +1,9 @@
--- At most $2 replays, the last first. With $1 only that one. Without it those that have not finished, and those among the last 1,000
--- actions. By the primary keys of outbox_audit and outbox_replay; no locks.
+-- At most $2 replays, those that run first, then the last ones. With $1 only that one. Without it those that have not finished, and those
+-- among the last 1,000 actions. By the primary keys of outbox_audit and outbox_replay, and the index on replays that run; no locks.
 with chosen as (
     select $1::bigint as id where $1::bigint is not null
+    union
+    (select id from {schema}.outbox_replay where $1::bigint is null and stopped_by is null order by id desc limit $2::int)
     union
     (select id from {schema}.outbox_replay where $1::bigint is null order by id desc limit $2::int)
     union
@@ -13,5 +15,5 @@ select a.id, a.actor, coalesce(a.detail ->> 'note', ''), coalesce(a.detail ->> '
        a.at, coalesce(r.stepped_at, a.at), nullif(r.published_at, '-infinity'), a.events, coalesce(r.selected, a.events), coalesce(r.more, false)
 from chosen join {schema}.outbox_audit a using (id) left join {schema}.outbox_replay r using (id)
 where a.action = 'replay'
-order by a.id desc
+order by r.id is not null and r.stopped_by is null desc, a.id desc
 limit $2::int

@@ -174,8 +174,8 @@ func replaysCommand(a *cli.App) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "replays [ID]", ValidArgsFunction: cobra.NoFileCompletions, Short: "List replays at a pace, and what became of their events", Args: cobra.MaximumNArgs(1),
-		Long: "Lists the replays that \"dead replay\" with --rate or --max-failed began, the latest first, with what became of their events:\n" +
-			"UNTRIED events wait for a service of the consumer, RETRYING ones failed again, DEAD ones are dead letters again.\n" +
+		Long: "Lists the replays that \"dead replay\" with --rate or --max-failed began: those that run first, then the latest.\n" +
+			"Of their events, UNTRIED ones wait for a service of the consumer, RETRYING ones failed again, DEAD ones are dead letters again.\n" +
 			"Of a large replay only the first events are counted: 2,000 in the list, and 20,000 with an ID.\n" +
 			"A running replay whose last step is long ago has lost its command: continue it by \"dead replay --resume\".",
 		Example: "  millrace dead replays\n  millrace dead replays 7 -o json",

@@ -46,16 +46,23 @@
 
   if (body.dataset.live && document.querySelector("main form[method=post]") === null) { // a form that somebody fills in stays as it is
     let version = body.dataset.version, slow, later;
-    const live = new EventSource(body.dataset.live);
     const alive = () => { lost.hidden = true; clearTimeout(slow); slow = setTimeout(() => { lost.hidden = false; }, 15000); };
-    live.addEventListener("changed", (e) => {
-      alive();
-      if (e.data !== version) { version = e.data; changed(); }
-      clearTimeout(later); // the server may have had a part of the page in its cache, for a second
-      later = setTimeout(() => { if (paused || document.hidden || document.querySelector("dialog[open]")) return; refresh(); }, 1500);
-    });
-    live.addEventListener("beat", alive);
-    live.addEventListener("error", () => { clearTimeout(slow); slow = setTimeout(() => { lost.hidden = false; }, 3000); });
+    const connect = () => {
+      const live = new EventSource(body.dataset.live);
+      live.addEventListener("changed", (e) => {
+        alive();
+        if (e.data !== version) { version = e.data; changed(); }
+        clearTimeout(later); // the server may have had a part of the page in its cache, for a second
+        later = setTimeout(() => { if (paused || document.hidden || document.querySelector("dialog[open]")) return; refresh(); }, 1500);
+      });
+      live.addEventListener("beat", alive);
+      live.addEventListener("error", () => {
+        clearTimeout(slow);
+        slow = setTimeout(() => { lost.hidden = false; }, 3000);
+        if (live.readyState === 2) setTimeout(connect, 3000); // closed: after an answer other than 200 the browser does not try again
+      });
+    };
+    connect();
     pause.hidden = false;
     pause.addEventListener("click", () => setPaused(!paused));
     document.addEventListener("visibilitychange", () => { if (!document.hidden && !paused && waiting) { waiting = 0; refresh(); } });

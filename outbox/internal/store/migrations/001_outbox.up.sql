@@ -184,6 +184,7 @@ create table {schema}.outbox_replay (
     selected     bigint      not null,         -- among the newest events of the archive when it began
     more         boolean     not null          -- older ones may be selected, too
 );
+create index outbox_replay_running on {schema}.outbox_replay (id) where stopped_by is null;
 
 -- Makes today's partition and those of the next three days, and drops those that ended longer ago than keep. With its
 -- owner's rights, because a relay has none to create tables. Nobody who reads the archive keeps it from making days: ATTACH takes a

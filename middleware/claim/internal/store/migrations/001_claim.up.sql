@@ -283,6 +283,7 @@ create table {schema}.claim_replay (
     due_at     timestamptz not null default now(), -- the next step comes not before then
     ended_at   timestamptz
 );
+create index claim_replay_running on {schema}.claim_replay (id) where state = 'running';
 
 -- Events that such a replay has had tried again, by claim_failed's primary key, until somebody looks who finds them handled. An
 -- index of claim_failed's own would cost each claim a lock.
