@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/page"
@@ -41,6 +42,33 @@ func TestLiveInABrowser(t *testing.T) {
 	b.shows("order.paid")
 	assert.True(t, b.marked(), "it is the same page")
 	assert.Empty(t, b.wrong())
+}
+
+// A part of a page stays as it is while somebody works in it, and is brought up to date when he leaves it, though nothing changes any more.
+func TestAPartThatSomebodyLeavesInABrowser(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	b := s.tab(t)
+	b.open("/outbox")
+	b.shows("No event waits, and no topic is paused.")
+	value[chromedp.Void](b, `void document.querySelector("#nav a").focus()`)
+	s.pending("order.placed", "p1")
+	b.shows("order.placed")
+	const told = `document.getElementById("nav").textContent.includes("Outbox 1")`
+	require.Never(t, func() bool { return value[bool](b, told) }, 4*time.Second, 200*time.Millisecond)
+	value[chromedp.Void](b, `void document.activeElement.blur()`)
+	b.until(told)
+}
+
+// The database of an open page is gone. The page showed its figures as the present ones, because the server's answer is an error.
+func TestOutageOfAnOpenPageInABrowser(t *testing.T) {
+	t.Parallel()
+	s, away := openFrail(t)
+	b := s.tab(t)
+	b.open("/effects")
+	b.until(`!document.querySelector("#trouble p")`)
+	away(true)
+	b.until(`!!document.querySelector("#trouble p")`)
 }
 
 // The browser gives a stream up after an answer other than 200, such as one of a proxy while the console starts again. The page said that the

@@ -17,16 +17,15 @@ import (
 	"github.com/millrace-go/millrace/console"
 )
 
-// While the database does not answer, pages say so. They do not say that they are not there, or that nothing is.
-func TestDatabaseThatDoesNotAnswer(t *testing.T) {
-	t.Parallel()
-	var away atomic.Bool
+// openFrail is open with everything allowed. away(true) cuts the console off from its database.
+func openFrail(t *testing.T) (s *site, away func(bool)) {
+	var cut atomic.Bool
 	var pool *pgxpool.Pool
-	s := open(t, everything, func(c *console.Config) {
+	s = open(t, everything, func(c *console.Config) {
 		cfg := c.Databases[0].Pool.Config()
 		dial := cfg.ConnConfig.DialFunc
 		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			if away.Load() {
+			if cut.Load() {
 				return nil, errors.New("the network is down")
 			}
 			return dial(ctx, network, address)
@@ -37,6 +36,16 @@ func TestDatabaseThatDoesNotAnswer(t *testing.T) {
 		c.Databases[0].Pool = pool
 	})
 	t.Cleanup(pool.Close)
+	return s, func(to bool) {
+		cut.Store(to)
+		pool.Reset()
+	}
+}
+
+// While the database does not answer, pages say so. They do not say that they are not there, or that nothing is.
+func TestDatabaseThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	s, away := openFrail(t)
 	paths := []string{"/outbox", "/consumers", "/dead", "/dead/event?id=e1", "/dead/edit?id=e1", "/event?id=e1", "/effects", "/keys", "/keys?key=k", "/replay?id=1", "/audit", "/do/forget?id=aaaaaaaa", "/do/pause?topic=t"}
 	down := func(path string) {
 		page := text(s.get(http.StatusServiceUnavailable, path))
@@ -45,21 +54,20 @@ func TestDatabaseThatDoesNotAnswer(t *testing.T) {
 		assert.NotContains(t, page, "no such page", path)
 	}
 
-	away.Store(true)
+	away(true)
 	for _, path := range paths {
 		down(path)
 	}
 	assert.Contains(t, text(s.get(http.StatusOK, "/")), "The database does not answer.")
 	s.get(http.StatusNotFound, "/nothing")
 
-	away.Store(false)
+	away(false)
 	require.Eventually(t, func() bool {
 		answer, _ := s.ask("/keys")
 		return answer.Status == http.StatusOK
 	}, wait, pause)
 
-	away.Store(true)
-	pool.Reset()
+	away(true)
 	require.Eventually(t, func() bool {
 		answer, _ := s.ask("/audit")
 		return answer.Status == http.StatusServiceUnavailable

@@ -4,15 +4,18 @@
   const body = document.body, base = body.dataset.base;
   const pause = document.getElementById("pause"), pauseText = document.getElementById("pause-text"), lost = document.getElementById("lost");
   const keys = document.getElementById("keys"), keysOff = document.getElementById("keys-off");
-  let paused = false, waiting = 0, running = false, again = false;
+  let paused = false, waiting = 0, running = false, again = false, late = false;
 
-  // A part stays as it is while somebody points at it or works in it: nothing moves under the pointer.
+  // A part stays as it is while somebody points at it or works in it: nothing moves under the pointer. It is late then, until he leaves it.
   const busy = (part) => part.matches(":hover") || part.contains(document.activeElement);
 
   const swap = (page) => {
+    late = false;
     for (const part of document.querySelectorAll("[data-part]")) {
       const now = page.getElementById(part.id);
-      if (now && !busy(part) && part.innerHTML !== now.innerHTML) part.replaceWith(document.adoptNode(now));
+      if (!now || part.innerHTML === now.innerHTML) continue;
+      if (busy(part)) late = true;
+      else part.replaceChildren(...document.adoptNode(now).childNodes); // not the part itself: it may be a live region
     }
   };
 
@@ -21,7 +24,7 @@
     running = true;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
-      if (answer.ok) swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
     } catch { /* the stream says that the connection is lost */ }
     running = false;
     if (again) { again = false; refresh(); }
@@ -35,6 +38,10 @@
     }
     refresh();
   };
+
+  const caughtUp = () => setTimeout(() => { if (late && !paused) refresh(); }); // when the pointer or the focus is elsewhere
+  document.addEventListener("pointerout", caughtUp);
+  document.addEventListener("focusout", caughtUp);
 
   const setPaused = (to) => {
     paused = to;
