@@ -26,9 +26,9 @@ type plan struct {
 	Explain  string
 	N        outboxadmin.Count // number of selected events; zero for actions that select none
 	Lines    []planLine
-	Seen     string            // identifies what the user decides about: if it differs later, the user is asked again
-	Changed  string            // why it differs; "" if other events match
-	Of       string            // which events the lines count; "" for all
+	Seen     string // identifies what the user decides about: if it differs later, the user is asked again
+	Changed  string // why it differs; "" if other events match
+	Of       string // which events the lines count; "" for all
 	Verb     string // of the button
 	Danger   bool
 	Command  string        // the equivalent command

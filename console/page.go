@@ -129,11 +129,11 @@ func (q *request) fail(err error) {
 // view is the data of a template.
 type view struct {
 	Title, Section    string
-	Database          string // "" on the page of all databases
+	Database          string   // "" on the page of all databases
 	Databases         []string // that the user may see; nil on the page of all databases, or if there is one
-	Prefix, Base      string // Prefix: of all pages; Base: of the database's pages
-	Path              string // of this page, below the prefix
-	Live              string // path of the stream of changes; "" if the page cannot be reloaded
+	Prefix, Base      string   // Prefix: of all pages; Base: of the database's pages
+	Path              string   // of this page, below the prefix
+	Live              string   // path of the stream of changes; "" if the page cannot be reloaded
 	User              string
 	Rights            Rights
 	ReadOnly          bool
