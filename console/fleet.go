@@ -72,7 +72,6 @@ func (c *Console) all(serve func(q *request, granted []*request)) http.HandlerFu
 
 // of asks all databases at once, because one may be slow. If ask panics, of panics in the request's goroutine, where net/http
 // recovers.
-// where net/http recovers.
 func of[T any](all []*request, ask func(*request) T) []T {
 	answers := make([]T, len(all))
 	panics := make(chan string, len(all))

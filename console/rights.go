@@ -1,9 +1,9 @@
 package console
 
 import (
-	"net"
 	"net/http"
-	"net/netip"
+
+	"github.com/millrace-go/millrace/console/internal/guard"
 )
 
 // Rights are the rights of a user. Without Look the other rights have no effect.
@@ -43,29 +43,11 @@ func (r Rights) String() string {
 // foreign web site cannot reach the console through a browser.
 func Loopback(rights Rights, user string) func(*http.Request) (Rights, string) {
 	return func(r *http.Request) (Rights, string) {
-		for _, header := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"} {
-			if r.Header.Get(header) != "" {
-				return 0, ""
-			}
-		}
-		from, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil || !r.ProtoAtLeast(1, 1) || !from.Addr().Unmap().IsLoopback() || !loopbackHost(r.Host) {
+		if !guard.FromThisMachine(r) {
 			return 0, ""
 		}
 		return rights, user
 	}
-}
-
-func loopbackHost(hostport string) bool {
-	host, _, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host = hostport
-	}
-	if len(host) > 2 && host[0] == '[' {
-		host = host[1 : len(host)-1]
-	}
-	addr, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
 // authorize returns the rights and the name of the request's sender.

@@ -1,0 +1,30 @@
+package guard
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+)
+
+// FromThisMachine reports whether a request is from this machine and for this machine, and does not look as if a proxy has forwarded it.
+func FromThisMachine(r *http.Request) bool {
+	for _, header := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"} {
+		if r.Header.Get(header) != "" {
+			return false
+		}
+	}
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && r.ProtoAtLeast(1, 1) && from.Addr().Unmap().IsLoopback() && loopbackHost(r.Host)
+}
+
+func loopbackHost(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = hostport
+	}
+	if len(host) > 2 && host[0] == '[' {
+		host = host[1 : len(host)-1]
+	}
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
