@@ -2,10 +2,12 @@ package console_test
 
 import (
 	"bufio"
+	"context"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -122,6 +124,23 @@ func TestEvent(t *testing.T) {
 	assert.Contains(t, text(page), "millrace dead replay --consumer shop/book --schema "+s.schema+" e1")
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=0198c0de")), "It waits to be published.", "a short ID will do")
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=e2")), "parcel.packed")
+}
+
+// A part of an ID was looked up among all rows of the archive, by every change of an open page, until the page timed out.
+func TestPartOfAnEventIDInLargeTables(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look, func(c *console.Config) { c.Timeout = 5 * time.Second })
+	tx, err := s.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	_, err = tx.Exec(t.Context(), `lock `+s.schema+`.outbox_archive`) // its read does not end, as if it had many rows
+	require.NoError(t, err)
+	const help = "The tables are too large to look up a part of an event ID here: give the whole ID, or run: "
+	page := text(s.get(http.StatusOK, "/event?id=0198c0de"))
+	assert.Contains(t, page, help+"millrace explain --schema "+s.schema+" 0198c0de")
+	require.NoError(t, tx.Rollback(t.Context()))
+	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=0198c0de")), help, "an open page does not ask again each time")
+	assert.NotContains(t, text(s.get(http.StatusOK, "/event?id=0198c0df")), help)
 }
 
 func TestEffects(t *testing.T) {
