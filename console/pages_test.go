@@ -126,6 +126,18 @@ func TestEvent(t *testing.T) {
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=e2")), "parcel.packed")
 }
 
+// doctor counted only the events of the 1,000 most frequent errors, beside a sidebar that counts all.
+func TestDeadLettersOfManyErrors(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.exec(`insert into {schema}.consumer (name) values ('shop/book')`)
+	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, attempts, reason, error, handler, topic, headers, payload, first_at, failed_at)
+		select 1, md5(n::text)::uuid, 'e' || n, 'k', 'dead', 3, 'attempts', 'no ' || translate(n::text, '0123456789', 'ghijklmnop'), 'h', 't', convert_to('{"uuid": "", "metadata": {}}', 'UTF8'), '', now(), now() from generate_series(1, 2000) n`)
+	page := text(s.get(http.StatusOK, "/"))
+	assert.Contains(t, page, "Dead letters 2,000")
+	assert.Contains(t, page, "2000 dead letters with 1000 or more different errors")
+}
+
 // A part of an ID was looked up among all rows of the archive, by every change of an open page, until the page timed out.
 func TestPartOfAnEventIDInLargeTables(t *testing.T) {
 	t.Parallel()

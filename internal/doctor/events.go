@@ -139,9 +139,15 @@ func (d *doctor) deadLetters(ctx context.Context) error {
 	if err != nil || len(groups) == 0 {
 		return err
 	}
+	counts, err := deadletter.Counts(ctx, d.pool, d.Schema)
+	if err != nil {
+		return err
+	}
 	n, unidentified := 0, 0
+	for _, states := range counts {
+		n += states["dead"]
+	}
 	for _, g := range groups {
-		n += g.Events
 		if strings.Contains(g.Text, claim.ErrNoEventID.Error()) {
 			unidentified += g.Events
 		}
@@ -152,7 +158,7 @@ func (d *doctor) deadLetters(ctx context.Context) error {
 			"json:PATH or offset, or pubsub.consumers.NAME.event_id (pubsub.SubscriptionConfig.EventID) to header:NAME, json:PATH or message_id, "+
 			"and restart the service; then %s", words.Count(unidentified, "dead letter"), words.Pick(unidentified, "has", "have"), remedy)
 	}
-	d.find("dead-letters", fmt.Sprintf("%s with %s", words.Count(n, "dead letter"), words.Count(len(groups), "different error")),
+	d.find("dead-letters", fmt.Sprintf("%s with %s", words.Count(n, "dead letter"), words.CountOf(outboxadmin.Count{N: int64(len(groups)), AtLeast: len(groups) == deadletter.MaxGroups}, "different error")),
 		fmt.Sprintf("handlers failed; the most frequent error (%s): %s", words.Count(groups[0].Events, "event"), words.Beginning(groups[0].Text)),
 		remedy)
 	return nil
