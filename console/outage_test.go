@@ -105,6 +105,26 @@ func TestPartWithoutFigures(t *testing.T) {
 	s.get(http.StatusOK, "/effects")
 }
 
+// What was read before stayed on the page, without its time, beside the reason why it could not be read again.
+func TestListThatCannotBeReadAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.fail()
+	s.archived("order.placed", 3)
+	assert.Contains(t, text(s.get(http.StatusOK, "/dead")), "no user")
+	assert.Contains(t, text(s.get(http.StatusOK, "/outbox/archive")), "order.placed 3")
+	s.exec(`alter table {schema}.claim_failed rename to gone; alter table {schema}.outbox_archive rename to gone_too`)
+	for _, path := range []string{"/dead", "/outbox/archive"} {
+		var page string
+		require.Eventually(t, func() bool {
+			page = text(s.get(http.StatusOK, path))
+			return strings.Contains(page, "does not exist")
+		}, wait, pause)
+		list := page[strings.LastIndex(page, "does not exist"):]
+		assert.NotRegexp(t, `no user|order.placed 3|match`, list, path)
+	}
+}
+
 // queryTracer sees each statement, and may change its context.
 type queryTracer func(ctx context.Context, sql string) context.Context
 
