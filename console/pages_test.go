@@ -91,6 +91,18 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// On a phone, where a table has no head, the cells of the shards were numbers without a name.
+func TestShardsHaveNames(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.exec(`insert into {schema}.outbox_relay (relay_id, expires_at, name) values ('00000000-0000-7000-8000-000000000001', now() + interval '1 hour', 'relay-a')`)
+	s.exec(`update {schema}.outbox_shard set relay_id = '00000000-0000-7000-8000-000000000001', expires_at = now() + interval '1 hour'`)
+	s.pending("order.placed", "p1")
+	page := s.get(http.StatusOK, "/outbox")
+	assert.Contains(t, page, `<td class="r" data-label="shard 3"><span class="cell">1</span></td>`)
+	assert.Contains(t, page, `data-label="shard 15"`)
+}
+
 // Without the journal's table, or the right to read it, rates are unknown and the rest of the page is there.
 func TestRatesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
