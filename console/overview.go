@@ -1,11 +1,13 @@
 package console
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
 
 	"github.com/millrace-go/millrace/console/internal/figures"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 // overview is the content of the first page.
@@ -25,7 +27,7 @@ type overview struct {
 // provider counts the effects in doubt whose keys have the same beginning.
 type provider struct {
 	Name string
-	N    int
+	outboxadmin.Count
 }
 
 const (
@@ -87,11 +89,11 @@ func providers(s figures.Snapshot) (all []provider) {
 		if !known {
 			i = len(all)
 			at[name] = i
-			all = append(all, provider{Name: name})
+			all = append(all, provider{name, outboxadmin.Count{AtLeast: s.InDoubt.AtLeast}})
 		}
 		all[i].N++
 	}
-	slices.SortStableFunc(all, func(a, b provider) int { return b.N - a.N })
+	slices.SortStableFunc(all, func(a, b provider) int { return cmp.Compare(b.N, a.N) })
 	return all
 }
 

@@ -91,6 +91,28 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// What was counted among the first rows of a shard, and the oldest failed ones, was shown as if it were all.
+func TestTopicsBehindTheLimit(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.exec(`insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload)
+		select 3, n, 'p' || n, case when n <= 2100 then 'order.placed' else 'parcel.packed' end, '', convert_to('{}', 'UTF8'), '' from generate_series(1, 2101) n`)
+	s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
+		select 1, 3, n, 'f' || n, 'order.placed', '', convert_to('{}', 'UTF8'), '', now(), 'dead', 3, 'x' from generate_series(1, 2100) n`)
+	s.exec(`insert into {schema}.effect (created_at, key, state, token, calls, first_called_at, called_at, until, reason)
+		select now(), 'shop/sms/e' || i, 'doubt', gen_random_uuid(), 1, now() - interval '1 hour', now() - interval '1 hour', now() - interval '1 hour', 'timeout' from generate_series(1, 1100) i`)
+	s.sent("parcel.packed", 1, 0, 10)
+	page := s.get(http.StatusOK, "/outbox")
+	assert.Regexp(t, `^order.placed flows – – 2,000\+ .* 2,000\+`, row(page, "topics-table", "order.placed"))
+	assert.Regexp(t, `^parcel.packed flows \S+ – – –`, row(page, "topics-table", "parcel.packed"))
+	page = text(s.get(http.StatusOK, "/"))
+	assert.Contains(t, page, "order.placed 2,000+ 2,000+ failed")
+	assert.Contains(t, page, "parcel.packed – not counted")
+	assert.Contains(t, page, "shop/sms 1,000+ in doubt")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/pause?topic=order.placed")), "2,000+ wait now.")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/pause?topic=parcel.packed")), "how many wait now is not known.")
+}
+
 // On a phone, where a table has no head, the cells of the shards were numbers without a name.
 func TestShardsHaveNames(t *testing.T) {
 	t.Parallel()

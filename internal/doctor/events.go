@@ -271,7 +271,7 @@ func (d *doctor) topics(r *outboxadmin.Report) {
 	for _, t := range r.Topics {
 		since := words.Duration(r.Age(t.Since))
 		switch _, why := words.TopicState(r, t); {
-		case t.State == outboxadmin.TopicPaused && t.Pending == 0:
+		case t.State == outboxadmin.TopicPaused && t.Pending == outboxadmin.Count{}:
 			d.note("outbox", fmt.Sprintf("topic %s has been paused for %s", t.Topic, since))
 		case t.State == outboxadmin.TopicRedirected:
 			d.note("outbox", fmt.Sprintf("events of topic %s have been published to %s for %s", t.Topic, t.To, since))
@@ -290,5 +290,8 @@ func (d *doctor) topics(r *outboxadmin.Report) {
 }
 
 func topicWaits(t outboxadmin.TopicReport) string {
-	return fmt.Sprintf("%s %s waiting", words.Count(t.Pending, "event"), words.Pick(t.Pending, "is", "are"))
+	if t.Pending.N == 0 && t.Pending.AtLeast {
+		return "its events were not counted, because others wait before them"
+	}
+	return fmt.Sprintf("%s %s waiting", words.CountOf(t.Pending, "event"), words.Pick(t.Pending.N, "is", "are"))
 }
