@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -82,17 +83,17 @@ func measurePages(ctx context.Context, env *environment, s stock) (*report, erro
 				took[i], there[i] = append(took[i], d.Seconds()*1000), append(there[i], time.Duration(spent.total.Load()).Seconds()*1000)
 			}
 		}
-		var all, allThere []float64
 		for i := range visits {
 			v := &visits[i]
 			v.page.perRun, v.database.perRun = append(v.page.perRun, p95(took[i])), append(v.database.perRun, p95(there[i]))
-			all, allThere = append(all, took[i]...), append(allThere, there[i]...)
 		}
-		whole.perRun, inDatabase.perRun = append(whole.perRun, p95(all)), append(inDatabase.perRun, p95(allThere))
-		env.progress("run %d of %d: 95 of 100 pages took %.1f ms or less, of which the database %.1f ms", run+1, env.size.runs, whole.perRun[run], inDatabase.perRun[run])
+		slowest, ms := worst(took)
+		_, msThere := worst(there)
+		whole.perRun, inDatabase.perRun = append(whole.perRun, ms), append(inDatabase.perRun, msThere)
+		env.progress("run %d of %d: the slowest page, %s, took %.1f ms or less in 95 of 100 requests; in the database no page took more than %.1f ms", run+1, env.size.runs, visits[slowest].name, ms, msThere)
 	}
 	r := &report{
-		title:  fmt.Sprintf("the console's pages over %s events in outbox, archive and dead letters each; 95th percentiles of the time on the server, with an empty cache", thousands(float64(s.rows))),
+		title:  fmt.Sprintf("the console's pages over %s events in outbox, archive and dead letters each; 95th percentiles of the time on the server, with an empty cache; page_p95_ms is that of the slowest page", thousands(float64(s.rows))),
 		ratios: []ratios{whole, inDatabase},
 	}
 	for _, v := range visits {
@@ -105,7 +106,7 @@ func measurePages(ctx context.Context, env *environment, s stock) (*report, erro
 func (v visit) ask(ctx context.Context, pool *pgxpool.Pool, schema string) (time.Duration, error) {
 	page, err := console.New(console.Config{
 		Databases: []console.Database{{Name: "bench", Pool: pool, Schema: schema}},
-		Authorize: func(*http.Request) (console.Rights, string) { return console.Look, "bench" },
+		Authorize: func(*http.Request) (console.Rights, string) { return console.Look | console.Act, "bench" },
 		Logger:    slog.New(slog.DiscardHandler),
 		Timeout:   time.Minute, // a page that takes so long is to be measured
 	})
@@ -125,6 +126,8 @@ func (v visit) ask(ctx context.Context, pool *pgxpool.Pool, schema string) (time
 
 // visits are the pages, each as it is when the tables are full.
 func (s stock) visits(ctx context.Context) (all []visit, err error) {
+	id := eventID(s.rows * 3 / 2)
+	short := url.QueryEscape(id[:8] + "…" + id[len(id)-4:]) // as tables show it
 	var group, reason string
 	err = s.pool.QueryRow(ctx, `select error_group, (select left(md5('broker: timeout after <n> ms'), 8)) from `+s.schema+`.claim_failed order by id limit 1`).Scan(&group, &reason)
 	for _, v := range [][2]string{
@@ -142,20 +145,41 @@ func (s stock) visits(ctx context.Context) (all []visit, err error) {
 		{"dead_cause", "/dead?group=" + group},
 		{"dead_key", "/dead?state=all&key=key-17"},
 		{"dead_topic", "/dead?topic=topic-7"},
+		{"dead_topic_old", "/dead?topic=topic-old"},
+		{"dead_reason", "/dead?reason=attempts"},
+		{"dead_since", "/dead?since=1h"},
+		{"dead_until", "/dead?until=1h"},
+		{"dead_after", "/dead?topic=topic-7&after=" + strconv.Itoa(s.rows/2)},
+		{"dead_consumer_and_cause", "/dead?consumer=bench%2Fconsumer-3&group=" + group},
 		{"dead_letter", "/dead/event?id=" + eventID(s.rows/2)},
 		{"plan_of_replay", "/do/replay?topic=topic-7"},
+		{"plan_of_outbox_retry", "/do/outbox-retry?group=" + reason},
+		{"plan_of_outbox_discard", "/do/outbox-discard?group=" + reason},
 		{"event_dead", "/event?id=" + eventID(s.rows/2)},
 		{"event_pending", "/event?id=" + eventID(s.rows*3/2)},
 		{"event_archived", "/event?id=" + eventID(s.rows*5/2)},
 		{"event_unknown", "/event?id=" + url.QueryEscape("no such event")},
+		{"event_short", "/event?id=" + short},
 		{"effects", "/effects"},
 		{"effects_done", "/effects?state=done"},
 		{"keys", "/keys"},
+		{"keys_key", "/keys?key=key-17"},
 		{"audit", "/audit"},
 	} {
 		all = append(all, visit{v[0], v[1], ratios{name: v[0] + "_p95_ms", unit: "ms"}, ratios{name: v[0] + "_database_p95_ms", unit: "ms"}})
 	}
 	return all, err
+}
+
+// worst returns the page with the largest 95th percentile, and that percentile. All pages together would hide a slow one: of 24 pages
+// one is beyond the 95th percentile.
+func worst(pages [][]float64) (slowest int, ms float64) {
+	for i, values := range pages {
+		if p := p95(values); p > ms {
+			slowest, ms = i, p
+		}
+	}
+	return slowest, ms
 }
 
 func p95(values []float64) float64 { return percentile(slices.Sorted(slices.Values(values)), 0.95) }

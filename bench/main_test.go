@@ -137,8 +137,9 @@ func TestJSONIsOneLine(t *testing.T) {
 		"end-to-end": {"p50_ms", "p99_ms", "max_ms", "ordered_p50_ms", "ordered_p99_ms", "ordered_max_ms"},
 	}
 	for _, page := range []string{
-		"overview", "outbox", "consumers", "outbox_cause", "archive", "archive_topic", "archive_key", "plan_of_archive", "dead", "dead_all_states", "dead_consumer", "dead_cause", "dead_key", "dead_topic", "dead_letter", "plan_of_replay",
-		"event_dead", "event_pending", "event_archived", "event_unknown", "effects", "effects_done", "keys", "audit",
+		"overview", "outbox", "consumers", "outbox_cause", "archive", "archive_topic", "archive_key", "plan_of_archive", "dead", "dead_all_states", "dead_consumer", "dead_cause", "dead_key", "dead_topic",
+		"dead_topic_old", "dead_reason", "dead_since", "dead_until", "dead_after", "dead_consumer_and_cause", "dead_letter", "plan_of_replay", "plan_of_outbox_retry", "plan_of_outbox_discard",
+		"event_dead", "event_pending", "event_archived", "event_unknown", "event_short", "effects", "effects_done", "keys", "keys_key", "audit",
 	} {
 		want["console"] = append(want["console"], page+"_p95_ms", page+"_database_p95_ms")
 	}

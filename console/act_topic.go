@@ -8,6 +8,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
@@ -16,23 +17,26 @@ var topicFields = []string{"topic"}
 // planTopic finds the topic, and how many of its events wait.
 func (q *request) planTopic(f url.Values) (p plan, t outboxadmin.TopicReport, err error) {
 	s := q.snapshot()
-	t.Topic = f.Get("topic")
-	if s.Outbox == nil || t.Topic == "" || !filter.Usable(t.Topic) {
+	topic := f.Get("topic")
+	if s.Outbox == nil || topic == "" || !filter.Usable(topic) {
 		return p, t, errNotFound
 	}
-	for _, known := range s.Outbox.Topics {
-		if known.Topic == t.Topic {
-			t = known
-		}
-	}
 	p.Back = "/outbox"
-	return p, t, nil
+	return p, s.Outbox.Topic(topic), nil
+}
+
+// waitNow says how many events wait.
+func waitNow(n outboxadmin.Count) string {
+	if n.AtLeast && n.N == 0 {
+		return "how many wait now is not known."
+	}
+	return format.Count(n) + words.Pick(n.N, " waits now.", " wait now.")
 }
 
 func planPause(q *request, f url.Values) (plan, error) {
 	p, t, err := q.planTopic(f)
 	p.Question, p.Verb = "Pause topic "+t.Topic+"?", "Pause the topic"
-	p.Explain = "Relays publish no more of its events until somebody resumes it. The events stay in the outbox and keep their order; " + format.Plural(t.Pending, "waits now.", "wait now.")
+	p.Explain = "Relays publish no more of its events until somebody resumes it. The events stay in the outbox and keep their order; " + waitNow(t.Pending)
 	p.Command = q.db.Reach.Command(t.Topic, "outbox", "topic", "pause")
 	if t.State == outboxadmin.TopicPaused {
 		p.Nothing = "It is paused already."
@@ -43,7 +47,7 @@ func planPause(q *request, f url.Values) (plan, error) {
 func planResume(q *request, f url.Values) (plan, error) {
 	p, t, err := q.planTopic(f)
 	p.Question, p.Verb = "Resume topic "+t.Topic+"?", "Resume the topic"
-	p.Explain = "Relays publish its events again, in order; " + format.Plural(t.Pending, "waits now.", "wait now.")
+	p.Explain = "Relays publish its events again, in order; " + waitNow(t.Pending)
 	p.Command = q.db.Reach.Command(t.Topic, "outbox", "topic", "resume")
 	if t.State != outboxadmin.TopicPaused {
 		p.Nothing = "It is not paused."

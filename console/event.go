@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -18,13 +19,16 @@ type eventPage struct {
 	explain.Explanation
 	Verdict figures.Verdict
 	Failure string
+	Command string // one that helps where this page cannot
 	Known   bool
 }
 
 const (
 	// freshEvent is longer than for figures, because the outbox has no index on event IDs.
 	freshEvent = 3 * time.Second
-	// eventPatience bounds each of two reads: of the event, and of the events that its handlers published.
+	// freshID is how long the event that a part of an ID means is not looked up again: no index helps to find it.
+	freshID = time.Minute
+	// eventPatience bounds each read without an index: of a part of an ID, of the event, and of the events that its handlers published.
 	eventPatience = 100 * time.Millisecond
 )
 
@@ -35,9 +39,11 @@ func (q *request) event() error {
 	case !filter.Usable(p.Asked):
 		p.Failure = "This can be no event ID."
 	default:
-		e, err := read(q, "event "+p.Asked, freshEvent, func(ctx context.Context, db *database) (explain.Explanation, error) {
-			return explain.Explain(ctx, db.Pool, db.Schema, p.Asked, time.Time{}, db.Reach, eventPatience)
-		})
+		e, err := q.explained(p.Asked)
+		if errors.Is(err, explain.ErrNotSearched) {
+			p.Failure, p.Command = "The tables are too large to look up a part of an event ID here: give the whole ID, or run:", q.db.Reach.Command(p.Asked, "explain")
+			break
+		}
 		if err != nil {
 			p.Failure = format.Error(err)
 			break
@@ -46,4 +52,17 @@ func (q *request) event() error {
 	}
 	q.render(http.StatusOK, "page_event.html", "Event", "event", p)
 	return nil
+}
+
+// explained returns what is known about the event. Its ID may be abbreviated.
+func (q *request) explained(asked string) (explain.Explanation, error) {
+	id, err := read(q, "event ID "+asked, freshID, func(ctx context.Context, db *database) (string, error) {
+		return explain.Search(ctx, db.Pool, db.Schema, asked, eventPatience)
+	})
+	if err != nil {
+		return explain.Explanation{}, err
+	}
+	return read(q, "event "+id, freshEvent, func(ctx context.Context, db *database) (explain.Explanation, error) {
+		return explain.Explain(ctx, db.Pool, db.Schema, id, time.Time{}, db.Reach, eventPatience)
+	})
 }

@@ -76,6 +76,63 @@ func TestDatabaseThatDoesNotAnswer(t *testing.T) {
 	down("/replay?id=2")
 }
 
+// An error of one part took the figures of all, and the page said that the database did not answer.
+func TestPartWithoutFigures(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything, func(c *console.Config) {
+		cfg := c.Databases[0].Pool.Config()
+		cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `set role `+c.Databases[0].Schema+`_looker`)
+			return err
+		}
+		schema := c.Databases[0].Schema
+		_, err := c.Databases[0].Pool.Exec(t.Context(), `create role `+schema+`_looker; grant usage on schema `+schema+` to `+schema+`_looker;
+			grant select on all tables in schema `+schema+` to `+schema+`_looker; revoke all on `+schema+`.claim_failed_count from `+schema+`_looker`)
+		require.NoError(t, err)
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		c.Databases[0].Pool = pool
+	})
+	t.Cleanup(func() {
+		_, err := s.pool.Exec(context.WithoutCancel(t.Context()), `drop owned by `+s.schema+`_looker; drop role `+s.schema+`_looker`)
+		assert.NoError(t, err)
+	})
+	s.pending("order.placed", "p1")
+	const why = "There are no figures of the consumers. "
+	overview := text(s.get(http.StatusOK, "/"))
+	assert.NotContains(t, overview, "The database does not answer")
+	assert.NotContains(t, overview, "No consumer has claimed an event")
+	assert.Contains(t, overview, "order.placed 1 oldest")
+	assert.Contains(t, overview, why)
+	assert.Contains(t, overview, "permission denied for table claim_failed_count")
+	assert.Contains(t, row(s.get(http.StatusOK, "/outbox"), "topics-table", "order.placed"), "order.placed flows – – 1")
+	consumers := text(s.get(http.StatusOK, "/consumers"))
+	assert.Contains(t, consumers, why)
+	assert.Contains(t, consumers, "Not known.")
+	s.get(http.StatusOK, "/effects")
+}
+
+// What was read before stayed on the page, without its time, beside the reason why it could not be read again.
+func TestListThatCannotBeReadAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.fail()
+	s.archived("order.placed", 3)
+	assert.Contains(t, text(s.get(http.StatusOK, "/dead")), "no user")
+	assert.Contains(t, text(s.get(http.StatusOK, "/outbox/archive")), "order.placed 3")
+	s.exec(`alter table {schema}.claim_failed rename to gone; alter table {schema}.outbox_archive rename to gone_too`)
+	for _, path := range []string{"/dead", "/outbox/archive"} {
+		var page string
+		require.Eventually(t, func() bool {
+			page = text(s.get(http.StatusOK, path))
+			return strings.Contains(page, "does not exist")
+		}, wait, pause)
+		list := page[strings.LastIndex(page, "does not exist"):]
+		assert.NotRegexp(t, `no user|order.placed 3|match`, list, path)
+	}
+}
+
 // queryTracer sees each statement, and may change its context.
 type queryTracer func(ctx context.Context, sql string) context.Context
 

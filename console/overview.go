@@ -2,8 +2,6 @@ package console
 
 import (
 	"math"
-	"slices"
-	"strings"
 
 	"github.com/millrace-go/millrace/console/internal/figures"
 )
@@ -16,16 +14,10 @@ type overview struct {
 	Lines     map[string]int // by column: how many nodes the line behind it is long
 	Relays    []figures.Relay
 	Consumers []figures.Consumer
-	Effects   []provider
+	Effects   []figures.Provider
 	Replays   []any // of dead letters, and of archived events
 
 	busiest float64 // events per second of the node whose line is the widest
-}
-
-// provider counts the effects in doubt whose keys have the same beginning.
-type provider struct {
-	Name string
-	N    int
 }
 
 const (
@@ -38,7 +30,7 @@ const (
 func (q *request) overview() error {
 	j := q.judge()
 	s := j.Snapshot
-	o := overview{Judgement: j, MoreNodes: map[string]int{}, Effects: providers(s)}
+	o := overview{Judgement: j, MoreNodes: map[string]int{}, Effects: s.Providers()}
 	for _, r := range q.replays(false) {
 		o.Replays = append(o.Replays, r)
 	}
@@ -76,30 +68,4 @@ func cut[T any](o *overview, column string, all []T) []T {
 		return all[:maxNodes]
 	}
 	return all
-}
-
-// providers groups effects in doubt by the beginning of their keys: service/sms.
-func providers(s figures.Snapshot) (all []provider) {
-	at := map[string]int{}
-	for _, e := range s.Doubts {
-		name := providerOf(e.Key)
-		i, known := at[name]
-		if !known {
-			i = len(all)
-			at[name] = i
-			all = append(all, provider{Name: name})
-		}
-		all[i].N++
-	}
-	slices.SortStableFunc(all, func(a, b provider) int { return b.N - a.N })
-	return all
-}
-
-// providerOf returns the beginning of an effect's key: the service and the next word.
-func providerOf(key string) string {
-	service, rest, _ := strings.Cut(key, "/")
-	if i := strings.IndexAny(rest, "/:"); i >= 0 {
-		rest = rest[:i]
-	}
-	return service + "/" + rest
 }

@@ -210,8 +210,13 @@ func (q *request) live() error {
 	return nil
 }
 
-// read returns a value that all sessions share. It loads the value again after the time fresh.
+// read returns a value that all sessions share. It loads the value again after the time fresh. If that fails it returns no value: the
+// last one may be hours old, and no page says so.
 func read[T any](q *request, key string, fresh time.Duration, load func(ctx context.Context, db *database) (T, error)) (T, error) {
 	value, _, err := cache.Get(q.ctx(), q.db.Cache, key, fresh, func(ctx context.Context) (T, error) { return load(ctx, q.db) })
-	return value, err
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return value, nil
 }

@@ -2,10 +2,12 @@ package console_test
 
 import (
 	"bufio"
+	"context"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -105,6 +107,40 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// What was counted among the first rows of a shard, and the oldest failed ones, was shown as if it were all.
+func TestTopicsBehindTheLimit(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.exec(`insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload)
+		select 3, n, 'p' || n, case when n <= 2100 then 'order.placed' else 'parcel.packed' end, '', convert_to('{}', 'UTF8'), '' from generate_series(1, 2101) n`)
+	s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
+		select 1, 3, n, 'f' || n, 'order.placed', '', convert_to('{}', 'UTF8'), '', now(), 'dead', 3, 'x' from generate_series(1, 2100) n`)
+	s.exec(`insert into {schema}.effect (created_at, key, state, token, calls, first_called_at, called_at, until, reason)
+		select now(), 'shop/sms/e' || i, 'doubt', gen_random_uuid(), 1, now() - interval '1 hour', now() - interval '1 hour', now() - interval '1 hour', 'timeout' from generate_series(1, 1100) i`)
+	s.sent("parcel.packed", 1, 0, 10)
+	page := s.get(http.StatusOK, "/outbox")
+	assert.Regexp(t, `^order.placed flows – – 2,000\+ .* 2,000\+`, row(page, "topics-table", "order.placed"))
+	assert.Regexp(t, `^parcel.packed flows \S+ – – –`, row(page, "topics-table", "parcel.packed"))
+	page = text(s.get(http.StatusOK, "/"))
+	assert.Contains(t, page, "order.placed 2,000+ 2,000+ failed")
+	assert.Contains(t, page, "parcel.packed – not counted")
+	assert.Contains(t, page, "shop/sms 1,000+ in doubt")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/pause?topic=order.placed")), "2,000+ wait now.")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/pause?topic=parcel.packed")), "how many wait now is not known.")
+}
+
+// On a phone, where a table has no head, the cells of the shards were numbers without a name.
+func TestShardsHaveNames(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.exec(`insert into {schema}.outbox_relay (relay_id, expires_at, name) values ('00000000-0000-7000-8000-000000000001', now() + interval '1 hour', 'relay-a')`)
+	s.exec(`update {schema}.outbox_shard set relay_id = '00000000-0000-7000-8000-000000000001', expires_at = now() + interval '1 hour'`)
+	s.pending("order.placed", "p1")
+	page := s.get(http.StatusOK, "/outbox")
+	assert.Contains(t, page, `<td class="r" data-label="shard 3"><span class="cell">1</span></td>`)
+	assert.Contains(t, page, `data-label="shard 15"`)
+}
+
 // Without the journal's table, or the right to read it, rates are unknown and the rest of the page is there.
 func TestRatesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
@@ -138,6 +174,35 @@ func TestEvent(t *testing.T) {
 	assert.Contains(t, text(page), "millrace dead replay --consumer shop/book --schema "+s.schema+" e1")
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=0198c0de")), "It waits to be published.", "a short ID will do")
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=e2")), "parcel.packed")
+}
+
+// doctor counted only the events of the 1,000 most frequent errors, beside a sidebar that counts all.
+func TestDeadLettersOfManyErrors(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.exec(`insert into {schema}.consumer (name) values ('shop/book')`)
+	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, attempts, reason, error, handler, topic, headers, payload, first_at, failed_at)
+		select 1, md5(n::text)::uuid, 'e' || n, 'k', 'dead', 3, 'attempts', 'no ' || translate(n::text, '0123456789', 'ghijklmnop'), 'h', 't', convert_to('{"uuid": "", "metadata": {}}', 'UTF8'), '', now(), now() from generate_series(1, 2000) n`)
+	page := text(s.get(http.StatusOK, "/"))
+	assert.Contains(t, page, "Dead letters 2,000")
+	assert.Contains(t, page, "2000 dead letters with 1000 or more different errors")
+}
+
+// A part of an ID was looked up among all rows of the archive, by every change of an open page, until the page timed out.
+func TestPartOfAnEventIDInLargeTables(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look, func(c *console.Config) { c.Timeout = 5 * time.Second })
+	tx, err := s.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	_, err = tx.Exec(t.Context(), `lock `+s.schema+`.outbox_archive`) // its read does not end, as if it had many rows
+	require.NoError(t, err)
+	const help = "The tables are too large to look up a part of an event ID here: give the whole ID, or run: "
+	page := text(s.get(http.StatusOK, "/event?id=0198c0de"))
+	assert.Contains(t, page, help+"millrace explain --schema "+s.schema+" 0198c0de")
+	require.NoError(t, tx.Rollback(t.Context()))
+	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=0198c0de")), help, "an open page does not ask again each time")
+	assert.NotContains(t, text(s.get(http.StatusOK, "/event?id=0198c0df")), help)
 }
 
 func TestEffects(t *testing.T) {

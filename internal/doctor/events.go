@@ -139,9 +139,15 @@ func (d *doctor) deadLetters(ctx context.Context) error {
 	if err != nil || len(groups) == 0 {
 		return err
 	}
+	counts, err := deadletter.Counts(ctx, d.pool, d.Schema)
+	if err != nil {
+		return err
+	}
 	n, unidentified := 0, 0
+	for _, states := range counts {
+		n += states["dead"]
+	}
 	for _, g := range groups {
-		n += g.Events
 		if strings.Contains(g.Text, claim.ErrNoEventID.Error()) {
 			unidentified += g.Events
 		}
@@ -152,7 +158,7 @@ func (d *doctor) deadLetters(ctx context.Context) error {
 			"json:PATH or offset, or pubsub.consumers.NAME.event_id (pubsub.SubscriptionConfig.EventID) to header:NAME, json:PATH or message_id, "+
 			"and restart the service; then %s", words.Count(unidentified, "dead letter"), words.Pick(unidentified, "has", "have"), remedy)
 	}
-	d.find("dead-letters", fmt.Sprintf("%s with %s", words.Count(n, "dead letter"), words.Count(len(groups), "different error")),
+	d.find("dead-letters", fmt.Sprintf("%s with %s", words.Count(n, "dead letter"), words.CountOf(outboxadmin.Count{N: int64(len(groups)), AtLeast: len(groups) == deadletter.MaxGroups}, "different error")),
 		fmt.Sprintf("handlers failed; the most frequent error (%s): %s", words.Count(groups[0].Events, "event"), words.Beginning(groups[0].Text)),
 		remedy)
 	return nil
@@ -265,7 +271,7 @@ func (d *doctor) topics(r *outboxadmin.Report) {
 	for _, t := range r.Topics {
 		since := words.Duration(r.Age(t.Since))
 		switch _, why := words.TopicState(r, t); {
-		case t.State == outboxadmin.TopicPaused && t.Pending == 0:
+		case t.State == outboxadmin.TopicPaused && t.Pending == outboxadmin.Count{}:
 			d.note("outbox", fmt.Sprintf("topic %s has been paused for %s", t.Topic, since))
 		case t.State == outboxadmin.TopicRedirected:
 			d.note("outbox", fmt.Sprintf("events of topic %s have been published to %s for %s", t.Topic, t.To, since))
@@ -284,5 +290,8 @@ func (d *doctor) topics(r *outboxadmin.Report) {
 }
 
 func topicWaits(t outboxadmin.TopicReport) string {
-	return fmt.Sprintf("%s %s waiting", words.Count(t.Pending, "event"), words.Pick(t.Pending, "is", "are"))
+	if t.Pending.N == 0 && t.Pending.AtLeast {
+		return "its events were not counted, because others wait before them"
+	}
+	return fmt.Sprintf("%s %s waiting", words.CountOf(t.Pending, "event"), words.Pick(t.Pending.N, "is", "are"))
 }

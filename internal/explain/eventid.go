@@ -2,13 +2,18 @@ package explain
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/tables"
 	"github.com/millrace-go/millrace/internal/words"
 )
 
@@ -26,9 +31,37 @@ const (
 // maxAlike is how many matching events an error lists.
 const maxAlike = 10
 
+// ErrNotSearched means that the tables are too large to look up an abbreviated ID in the given time. Give the whole ID.
+var ErrNotSearched = errors.New("the tables are too large to look up a part of an event ID here")
+
+// Search returns the ID of the event that an abbreviated ID matches, anywhere in the schema, as WholeID does. No index helps, so with
+// millions of rows it takes seconds. patience bounds the search of each table; beyond it the error is ErrNotSearched. 0 means no limit.
+func Search(ctx context.Context, pool *pgxpool.Pool, schema, text string, patience time.Duration) (string, error) {
+	there, err := tables.Installed(ctx, pool, schema)
+	if err != nil {
+		return "", err
+	}
+	return search(ctx, pool, schema, text, there, patience)
+}
+
+func search(ctx context.Context, pool *pgxpool.Pool, schema, text string, there map[string]bool, patience time.Duration) (string, error) {
+	var places []Place
+	if there["outbox"] {
+		places = append(places, Outbox)
+	}
+	if there["claim"] {
+		places = append(places, Consumers, Completed)
+	}
+	return wholeID(ctx, pool, schema, text, patience, places)
+}
+
 // WholeID returns the ID of the event that an abbreviated ID matches, in these places of the schema. Text that is no abbreviation is
 // returned unchanged. So is an ID of another system that looks like an abbreviation: the exact ID is tried first.
 func WholeID(ctx context.Context, pool *pgxpool.Pool, schema, text string, places ...Place) (string, error) {
+	return wholeID(ctx, pool, schema, text, 0, places)
+}
+
+func wholeID(ctx context.Context, pool *pgxpool.Pool, schema, text string, patience time.Duration, places []Place) (string, error) {
 	short, ok := words.ParseAbbreviation(text)
 	if !ok {
 		return text, nil
@@ -40,11 +73,7 @@ func WholeID(ctx context.Context, pool *pgxpool.Pool, schema, text string, place
 	seen := map[string]bool{}
 	var alike []string
 	for _, place := range places {
-		rows, err := pool.Query(ctx, pgschema.Query(files, string(place), schema), text, patterns, maxAlike+1)
-		if err != nil {
-			return "", err
-		}
-		found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		found, err := alikeAt(ctx, pool, pgschema.Query(files, string(place), schema), patience, text, patterns, maxAlike+1)
 		if err != nil {
 			return "", fmt.Errorf("look up the event ID %s: %w", text, err)
 		}
@@ -71,6 +100,27 @@ func WholeID(ctx context.Context, pool *pgxpool.Pool, schema, text string, place
 		alike, more = alike[:maxAlike], "\n  and more"
 	}
 	return "", fmt.Errorf("the event ID %s is ambiguous; it can mean:\n  %s%s", text, strings.Join(alike, "\n  "), more)
+}
+
+// alikeAt runs the query of a place within the time patience; 0 means no limit.
+func alikeAt(ctx context.Context, pool *pgxpool.Pool, query string, patience time.Duration, args ...any) (found []string, err error) {
+	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if patience > 0 {
+			if _, err := tx.Exec(ctx, `select set_config('statement_timeout', $1::text, true)`, strconv.FormatInt(patience.Milliseconds(), 10)); err != nil {
+				return err
+			}
+		}
+		rows, err := tx.Query(ctx, query, args...)
+		if err == nil {
+			found, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		return err
+	})
+	var pgErr *pgconn.PgError
+	if patience > 0 && errors.As(err, &pgErr) && pgErr.Code == "57014" {
+		err = ErrNotSearched
+	}
+	return found, err
 }
 
 // WholeIDs calls WholeID for each text.

@@ -54,7 +54,7 @@ type asked struct {
 
 // Explain returns what the schema knows about the event. Its ID may be abbreviated. The suggested commands reach the database through r.
 // The outbox has no index on event IDs, so with millions of rows reading it takes seconds. patience bounds that, and the explanation says
-// what was not read; 0 means no limit.
+// what was not read; 0 means no limit. For an abbreviated ID the error is then ErrNotSearched.
 func Explain(ctx context.Context, pool *pgxpool.Pool, schema, eventID string, due time.Time, r reach.Reach, patience time.Duration) (Explanation, error) {
 	x := asked{pool: pool, schema: schema, due: due, reach: r, patience: patience}
 	var err error
@@ -64,14 +64,7 @@ func Explain(ctx context.Context, pool *pgxpool.Pool, schema, eventID string, du
 	if len(x.there) == 0 {
 		return Explanation{}, fmt.Errorf("schema %q has no tables of Millrace: run \"millrace migrate up\", or name another schema by --schema", schema)
 	}
-	var places []Place
-	if x.there["outbox"] {
-		places = append(places, Outbox)
-	}
-	if x.there["claim"] {
-		places = append(places, Consumers, Completed)
-	}
-	id, err := WholeID(ctx, pool, schema, eventID, places...)
+	id, err := search(ctx, pool, schema, eventID, x.there, patience)
 	if err != nil {
 		return Explanation{}, err
 	}

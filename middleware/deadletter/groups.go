@@ -23,10 +23,10 @@ type ErrorGroup struct {
 	Last      time.Time `json:"last"`  // latest failure in the group
 }
 
-// maxGroups is how many groups ListGroups returns.
-const maxGroups = 1000
+// MaxGroups is how many groups ListGroups returns.
+const MaxGroups = 1000
 
-// ListGroups groups the selected events by their errors, and returns up to 1,000 groups, the largest first. It groups dead letters, unless
+// ListGroups groups the selected events by their errors, and returns up to MaxGroups groups, the largest first. It groups dead letters, unless
 // States says otherwise. It is fast for any number of events if only consumer, group and states are selected; otherwise it reads every
 // selected event.
 func ListGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (groups []ErrorGroup, err error) {
@@ -41,7 +41,7 @@ func ListGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (gr
 			groups, err = s.group(ctx, tx, schema)
 			return err
 		}
-		rows, err := tx.Query(ctx, query("groups", schema), operator.Optional(s.Consumer), operator.Optional(s.Group), s.States, maxGroups)
+		rows, err := tx.Query(ctx, query("groups", schema), operator.Optional(s.Consumer), operator.Optional(s.Group), s.States, MaxGroups)
 		if err != nil {
 			return err
 		}
@@ -101,5 +101,5 @@ func (all *grouping) finish(ctx context.Context, tx pgx.Tx, schema string) ([]Er
 		all.groups[i].Text = text
 	}
 	slices.SortStableFunc(all.groups, func(a, b ErrorGroup) int { return b.Events - a.Events })
-	return all.groups[:min(len(all.groups), maxGroups)], err
+	return all.groups[:min(len(all.groups), MaxGroups)], err
 }

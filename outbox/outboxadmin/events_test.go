@@ -106,3 +106,44 @@ func TestListAndCommands(t *testing.T) {
 	assert.EqualValues(t, 1, n)
 	assert.Equal(t, "e1 e2 e3 d1 d2 ", list(outboxadmin.Listing{}))
 }
+
+// A command on millions of events was one statement: when its caller gave up, it had flagged none of them.
+func TestCommandsCommitInPages(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
+		select 1, 3, n, 'f' || n, 'a', '', '{}', '', now(), 'dead', 3, 'timeout after ' || n from generate_series(1, 25000) n`)
+	audited := func() (events []int64) {
+		audit, err := outboxadmin.ListAudit(t.Context(), f.pool, f.schema, outboxadmin.AuditPage{})
+		require.NoError(t, err)
+		for _, a := range audit {
+			events = append(events, a.Events)
+		}
+		return events
+	}
+	n, err := outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{Topic: "a"}, me)
+	require.NoError(t, err)
+	assert.EqualValues(t, 25000, n)
+	require.Equal(t, []int64{5000, 10000, 10000}, audited())
+
+	locked, err := f.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = locked.Rollback(context.WithoutCancel(t.Context())) }()
+	_, err = locked.Exec(t.Context(), `select from `+f.schema+`.outbox_failed where event_id = 'f24000' for update`)
+	require.NoError(t, err)
+	ctx, giveUp := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		n, err = outboxadmin.Discard(ctx, f.pool, f.schema, outboxadmin.Selection{Topic: "a"}, me)
+		done <- err
+	}()
+	eventually(t, "two pages are committed", func() bool { return len(audited()) == 5 })
+	giveUp()
+	require.ErrorIs(t, <-done, context.Canceled)
+	assert.EqualValues(t, 20000, n)
+	assert.Equal(t, []int64{10000, 10000, 5000, 10000, 10000}, audited())
+	var discarded int
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from `+f.schema+`.outbox_failed where command = 'discard'`).Scan(&discarded))
+	assert.Equal(t, 20000, discarded)
+}

@@ -19,7 +19,7 @@ const countLimit = 2_000
 // Count is a number of events. Beyond some thousands they are not counted to the end.
 type Count struct {
 	N       int64 `json:"n"`
-	AtLeast bool  `json:"at_least,omitempty"` // there are N or more
+	AtLeast bool  `json:"at_least,omitempty"` // there are N or more; with N = 0 nothing is known
 }
 
 func (c Count) String() string {
@@ -118,7 +118,7 @@ func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 			}
 			of, about := shards[w.shard], topic(w.topic)
 			of.Pending.N += w.n
-			about.Pending += w.n
+			about.Pending.N += w.n
 			of.Oldest, of.OldestMoving, about.Oldest = earlier(of.Oldest, w.oldest), earlier(of.OldestMoving, w.moving), earlier(about.Oldest, w.oldest)
 		}),
 		each("shards", nil, []any{&s.Shard, &s.Relay, &id, &s.Expires, &s.Held, &s.UncleanTakeovers, &s.Suspect, &s.Attempts}, func() {
@@ -132,7 +132,7 @@ func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 			r.add(&s, limit)
 			r.Shards = append(r.Shards, s)
 		}),
-		each("topics", []any{limit}, []any{&t.Topic, &t.Failed}, func() { topic(t.Topic).Failed = t.Failed }),
+		each("topics", []any{limit}, []any{&t.Topic, &t.Failed.N}, func() { topic(t.Topic).Failed = t.Failed }),
 		each("failed", []any{limit}, []any{&state, &n}, func() { r.Failed[state] = Count{N: n, AtLeast: n == limit} }),
 		each("relays", nil, []any{&relay.ID, &relay.Name, &relay.Expires, &relay.Alive, &relay.Shards}, func() { r.Relays = append(r.Relays, relay) }),
 	)
@@ -140,9 +140,12 @@ func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 		r.Topics = append(r.Topics, *t)
 	}
 	slices.SortFunc(r.Topics, func(a, b TopicReport) int {
-		return cmp.Or(cmp.Compare(b.Pending, a.Pending), cmp.Compare(b.Failed, a.Failed), cmp.Compare(a.Topic, b.Topic))
+		return cmp.Or(cmp.Compare(b.Pending.N, a.Pending.N), cmp.Compare(b.Failed.N, a.Failed.N), cmp.Compare(a.Topic, b.Topic))
 	})
 	r.addStates(states)
+	for i, t := range r.Topics {
+		r.Topics[i] = r.bound(t)
+	}
 	return r, err
 }
 

@@ -35,8 +35,8 @@ func TestInspect(t *testing.T) {
 	assert.Equal(t, "x", r.Shards[3].Suspect)
 	assert.Equal(t, 2, r.Shards[3].UncleanTakeovers)
 	require.Len(t, r.Topics, 2)
-	assert.EqualValues(t, 2000, r.Topics[0].Pending)
-	assert.EqualValues(t, 2, r.Topics[0].Failed, "discarded events hold nothing up")
+	assert.Equal(t, outboxadmin.Count{N: 2000, AtLeast: true}, r.Topics[0].Pending)
+	assert.Equal(t, outboxadmin.Count{N: 2}, r.Topics[0].Failed, "discarded events hold nothing up")
 
 	f.exec(`delete from {schema}.outbox`)
 	f.relay(new(broker), outbox.RelayConfig{})

@@ -22,9 +22,9 @@ const (
 // TopicReport is one topic of a Report.
 type TopicReport struct {
 	Topic   string     `json:"topic"`
-	Pending int64      `json:"pending"`
+	Pending Count      `json:"pending"` // of the rows that were counted
 	Oldest  *time.Time `json:"oldest"`
-	Failed  int64      `json:"failed"`
+	Failed  Count      `json:"failed"`
 	TopicState
 }
 
@@ -95,6 +95,23 @@ func InspectFlows(ctx context.Context, db pgtx.DB, schema string) (all Flows, er
 		return err
 	})
 	return all, err
+}
+
+// Topic returns the report of a topic, also of one that Topics does not have.
+func (r *Report) Topic(name string) TopicReport {
+	for _, t := range r.Topics {
+		if t.Topic == name {
+			return t
+		}
+	}
+	return r.bound(TopicReport{Topic: name})
+}
+
+// bound marks the counts of a topic as lower bounds if rows were not counted: they may be this topic's.
+func (r *Report) bound(t TopicReport) TopicReport {
+	t.Pending.AtLeast = r.Pending.AtLeast
+	t.Failed.AtLeast = r.Failed["retrying"].AtLeast || r.Failed["blocked"].AtLeast || r.Failed["dead"].AtLeast
+	return t
 }
 
 // holdsUp reports whether an event of the topic holds up later events of its key for as long as the state lasts.

@@ -48,9 +48,10 @@ type Snapshot struct {
 	Archived  []outboxadmin.ReplayStatus // of archived events
 	Doubts    []effect.Entry
 	InDoubt   outboxadmin.Count
-	Error     string // why the figures are old; "" if they are not
-	Late      bool   // the database did not answer in time
-	Version   string // changes with everything but the time
+	Errors    map[string]string // "outbox", "consumers" or "effects": why it has no figures
+	Error     string            // why the figures are old; "" if they are not
+	Late      bool              // the database did not answer in time
+	Version   string            // changes with everything but the time
 }
 
 // Source is a database to read from.
@@ -76,34 +77,52 @@ func (db Source) read(ctx context.Context) (Snapshot, error) {
 	return s, err
 }
 
+// figures fails only if the database does not answer. What fails for another reason, such as a missing privilege, concerns one part.
 func (db Source) figures(ctx context.Context) (s Snapshot, err error) {
 	if err := db.Pool.QueryRow(ctx, `select now()`).Scan(&s.Now); err != nil {
 		return s, err
 	}
-	if s.There, err = tables.Installed(ctx, db.Pool, db.Schema); err != nil {
-		return s, err
-	}
-	if s.There["outbox"] {
-		if s.Outbox, err = outboxadmin.Inspect(ctx, db.Pool, db.Schema); err != nil {
-			return s, err
+	s.There, err = tables.Installed(ctx, db.Pool, db.Schema)
+	for _, part := range []struct {
+		component, name string
+		look            func(context.Context, *Snapshot) error
+	}{{"outbox", "outbox", db.lookAtOutbox}, {"claim", "consumers", db.lookAtConsumers}, {"effect", "effects", db.lookAtEffects}} {
+		found, wrong := s, err
+		if err == nil && s.There[part.component] {
+			wrong = part.look(ctx, &found)
 		}
-		if err = db.lookAtFlows(ctx, &s); err != nil {
-			return s, err
+		if wrong == nil {
+			s = found
+			continue
 		}
-		if s.Archived, err = outboxadmin.ListReplays(ctx, db.Pool, db.Schema, maxReplays); err != nil {
-			return s, err
+		if s.Errors == nil {
+			s.Errors = map[string]string{}
+		}
+		s.Errors[part.name] = format.Error(wrong)
+	}
+	if s.Late = ctx.Err() != nil; s.Late { // the last figures are better, if there are some
+		if _, at := cache.Last[Snapshot](db.Cache, "snapshot"); !at.IsZero() {
+			return s, ctx.Err()
 		}
 	}
-	if s.There["claim"] {
-		if err := db.lookAtConsumers(ctx, &s); err != nil {
-			return s, err
-		}
+	return s, nil
+}
+
+func (db Source) lookAtOutbox(ctx context.Context, s *Snapshot) (err error) {
+	if s.Outbox, err = outboxadmin.Inspect(ctx, db.Pool, db.Schema); err != nil {
+		return err
 	}
-	if s.There["effect"] {
-		s.Doubts, err = effect.List(ctx, db.Pool, db.Schema, effect.Listing{Limit: maxCounted})
-		s.InDoubt = outboxadmin.Count{N: int64(len(s.Doubts)), AtLeast: len(s.Doubts) == maxCounted}
+	if err = db.lookAtFlows(ctx, s); err != nil {
+		return err
 	}
-	return s, err
+	s.Archived, err = outboxadmin.ListReplays(ctx, db.Pool, db.Schema, maxReplays)
+	return err
+}
+
+func (db Source) lookAtEffects(ctx context.Context, s *Snapshot) (err error) {
+	s.Doubts, err = effect.List(ctx, db.Pool, db.Schema, effect.Listing{Limit: maxCounted})
+	s.InDoubt = outboxadmin.Count{N: int64(len(s.Doubts)), AtLeast: len(s.Doubts) == maxCounted}
+	return err
 }
 
 func (db Source) lookAtConsumers(ctx context.Context, s *Snapshot) (err error) {

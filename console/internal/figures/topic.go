@@ -38,7 +38,7 @@ func (db Source) lookAtFlows(ctx context.Context, s *Snapshot) error {
 		return err
 	}
 	s.Published = flows.Since
-	s.Topics, s.Others = topics(s.Outbox.Topics, flows)
+	s.Topics, s.Others = topics(s.Outbox, flows)
 	courses := map[string]Course{}
 	for _, f := range flows.Relays {
 		courses[f.Relay] = published(flows, f)
@@ -59,19 +59,19 @@ func published(flows outboxadmin.Flows, of outboxadmin.Flow) Course {
 
 // topics are those of which events wait or were sent, and the sum of the others: those that do not flow, then those with failed events,
 // then the fullest, then the busiest.
-func topics(waiting []outboxadmin.TopicReport, flows outboxadmin.Flows) (all []Topic, others Course) {
+func topics(waiting *outboxadmin.Report, flows outboxadmin.Flows) (all []Topic, others Course) {
 	courses := map[string]Course{}
 	for _, f := range flows.Topics {
 		courses[f.Topic] = published(flows, f)
 	}
 	others = courses[""]
 	delete(courses, "")
-	for _, t := range waiting {
+	for _, t := range waiting.Topics {
 		all = append(all, Topic{t, courses[t.Topic]})
 		delete(courses, t.Topic)
 	}
 	for name, course := range courses {
-		all = append(all, Topic{outboxadmin.TopicReport{Topic: name}, course})
+		all = append(all, Topic{waiting.Topic(name), course})
 	}
 	rank := func(t Topic) int {
 		switch {
@@ -79,13 +79,13 @@ func topics(waiting []outboxadmin.TopicReport, flows outboxadmin.Flows) (all []T
 			return 0
 		case t.State != "":
 			return 1
-		case t.Failed > 0:
+		case t.Failed.N > 0:
 			return 2
 		}
 		return 3
 	}
 	slices.SortFunc(all, func(a, b Topic) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Pending, a.Pending), cmp.Compare(b.PerSecond(), a.PerSecond()), cmp.Compare(a.Topic, b.Topic))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Pending.N, a.Pending.N), cmp.Compare(b.PerSecond(), a.PerSecond()), cmp.Compare(a.Topic, b.Topic))
 	})
 	return all, others
 }

@@ -194,6 +194,14 @@ func printShards(a *cli.App, r *outboxadmin.Report, all bool) {
 	}
 }
 
+// counted formats a count of a topic: "–" if none of the rows that were counted is the topic's, and others were not counted.
+func counted(c outboxadmin.Count) string {
+	if c.N == 0 && c.AtLeast {
+		return "–"
+	}
+	return c.String()
+}
+
 func printTopics(a *cli.App, r *outboxadmin.Report, all bool) {
 	var rows [][]string
 	waits := false
@@ -204,7 +212,7 @@ func printTopics(a *cli.App, r *outboxadmin.Report, all bool) {
 		}
 		state, why := words.TopicState(r, t)
 		waits = waits || state != ""
-		rows = append(rows, []string{words.OneLine(t.Topic), strconv.FormatInt(t.Pending, 10), oldest, strconv.FormatInt(t.Failed, 10), state, why})
+		rows = append(rows, []string{words.OneLine(t.Topic), counted(t.Pending), oldest, counted(t.Failed), state, why})
 	}
 	more := 0
 	if !all && len(rows) > maxTopics {

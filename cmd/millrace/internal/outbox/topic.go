@@ -137,12 +137,7 @@ func topicActionCommand(a *cli.App, c *cobra.Command, do func(ctx context.Contex
 		if err != nil {
 			return err
 		}
-		for _, t := range r.Topics {
-			if t.Topic == args[0] {
-				return a.PrintJSON(t)
-			}
-		}
-		return a.PrintJSON(outboxadmin.TopicReport{Topic: args[0]})
+		return a.PrintJSON(r.Topic(args[0]))
 	})
 	return a.Prints(c)
 }
