@@ -181,7 +181,7 @@ func (q *request) act() error {
 	if err != nil {
 		q.cfg.Logger.ErrorContext(ctx, "console action failed", "action", q.r.PathValue("action"), "user", q.user, "error", err)
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("it did not end within %s: what it has changed stays changed, and the audit tells it", q.cfg.ActTimeout)
+			err = fmt.Errorf("it did not end within %s: what the audit tells has changed, and nothing else", q.cfg.ActTimeout)
 		}
 		return q.confirm(a, form, "It failed: "+format.Error(err), http.StatusInternalServerError)
 	}

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -54,15 +55,24 @@ func (q *request) event() error {
 	return nil
 }
 
-// explained returns what is known about the event. Its ID may be abbreviated.
+// explained returns what is known about the event. Its ID may be abbreviated. If the tables are too large to tell what the text
+// abbreviates, it may still be the ID of an event.
 func (q *request) explained(asked string) (explain.Explanation, error) {
 	id, err := read(q, "event ID "+asked, freshID, func(ctx context.Context, db *database) (string, error) {
-		return explain.Search(ctx, db.Pool, db.Schema, asked, eventPatience)
+		id, err := explain.Search(ctx, db.Pool, db.Schema, asked, eventPatience)
+		if errors.Is(err, explain.ErrNotSearched) {
+			return "", nil // a result, so that an open page does not search again each time
+		}
+		return id, err
 	})
 	if err != nil {
 		return explain.Explanation{}, err
 	}
-	return read(q, "event "+id, freshEvent, func(ctx context.Context, db *database) (explain.Explanation, error) {
-		return explain.Explain(ctx, db.Pool, db.Schema, id, time.Time{}, db.Reach, eventPatience)
+	e, err := read(q, "event "+cmp.Or(id, asked), freshEvent, func(ctx context.Context, db *database) (explain.Explanation, error) {
+		return explain.Exactly(ctx, db.Pool, db.Schema, cmp.Or(id, asked), time.Time{}, db.Reach, eventPatience)
 	})
+	if id == "" && !e.Known {
+		err = explain.ErrNotSearched
+	}
+	return e, err
 }

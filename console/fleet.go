@@ -116,6 +116,7 @@ func (q *request) fleet(granted []*request) {
 			p.Pending = plus(p.Pending, m.Outbox.Pending)
 		}
 		p.Dead, p.Doubtful = plus(p.Dead, m.Dead), plus(p.Doubtful, m.InDoubt)
+		p.Dead.AtLeast, p.Doubtful.AtLeast = p.Dead.AtLeast || m.Errors["consumers"] != "", p.Doubtful.AtLeast || m.Errors["effects"] != ""
 	}
 	p.Verdict = figures.Verdict{State: "done", Text: "Everything flows.", More: "Nothing waits for a person in any database."}
 	if trouble > 0 {

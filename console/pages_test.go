@@ -192,6 +192,8 @@ func TestDeadLettersOfManyErrors(t *testing.T) {
 func TestPartOfAnEventIDInLargeTables(t *testing.T) {
 	t.Parallel()
 	s := open(t, console.Look, func(c *console.Config) { c.Timeout = 5 * time.Second })
+	s.fail()
+	s.exec(`update {schema}.claim_failed set event_id = '10023456' where event_id = 'e1'`)
 	tx, err := s.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
@@ -200,9 +202,11 @@ func TestPartOfAnEventIDInLargeTables(t *testing.T) {
 	const help = "The tables are too large to look up a part of an event ID here: give the whole ID, or run: "
 	page := text(s.get(http.StatusOK, "/event?id=0198c0de"))
 	assert.Contains(t, page, help+"millrace explain --schema "+s.schema+" 0198c0de")
+	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=10023456")), help)
 	require.NoError(t, tx.Rollback(t.Context()))
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=0198c0de")), help, "an open page does not ask again each time")
 	assert.NotContains(t, text(s.get(http.StatusOK, "/event?id=0198c0df")), help)
+	require.Eventually(t, func() bool { return strings.Contains(text(s.get(http.StatusOK, "/event?id=10023456")), "no user 7") }, wait, pause, "a whole ID of another system is looked up all the same")
 }
 
 func TestEffects(t *testing.T) {

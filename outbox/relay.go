@@ -61,7 +61,8 @@ type RelayConfig struct {
 	// Default: AtLeastOnce.
 	Delivery Delivery
 
-	// Archive is how long published events are kept in the table outbox_archive, for replay and for "millrace explain".
+	// Archive is how long published events are kept in the table outbox_archive, for replay and for "millrace explain". Give all relays
+	// of a schema the same: the shortest counts.
 	// The relay drops whole days. 1 h or more. Default: 0, events are not kept.
 	Archive time.Duration
 

@@ -41,10 +41,6 @@ func Search(ctx context.Context, pool *pgxpool.Pool, schema, text string, patien
 	if err != nil {
 		return "", err
 	}
-	return search(ctx, pool, schema, text, there, patience)
-}
-
-func search(ctx context.Context, pool *pgxpool.Pool, schema, text string, there map[string]bool, patience time.Duration) (string, error) {
 	var places []Place
 	if there["outbox"] {
 		places = append(places, Outbox)

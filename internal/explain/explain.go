@@ -56,6 +56,15 @@ type asked struct {
 // The outbox has no index on event IDs, so with millions of rows reading it takes seconds. patience bounds that, and the explanation says
 // what was not read; 0 means no limit. For an abbreviated ID the error is then ErrNotSearched.
 func Explain(ctx context.Context, pool *pgxpool.Pool, schema, eventID string, due time.Time, r reach.Reach, patience time.Duration) (Explanation, error) {
+	id, err := Search(ctx, pool, schema, eventID, patience)
+	if err != nil {
+		return Explanation{}, err
+	}
+	return Exactly(ctx, pool, schema, id, due, r, patience)
+}
+
+// Exactly is Explain for a whole ID, also one that looks like an abbreviation.
+func Exactly(ctx context.Context, pool *pgxpool.Pool, schema, id string, due time.Time, r reach.Reach, patience time.Duration) (Explanation, error) {
 	x := asked{pool: pool, schema: schema, due: due, reach: r, patience: patience}
 	var err error
 	if x.there, err = tables.Installed(ctx, pool, schema); err != nil {
@@ -63,10 +72,6 @@ func Explain(ctx context.Context, pool *pgxpool.Pool, schema, eventID string, du
 	}
 	if len(x.there) == 0 {
 		return Explanation{}, fmt.Errorf("schema %q has no tables of Millrace: run \"millrace migrate up\", or name another schema by --schema", schema)
-	}
-	id, err := search(ctx, pool, schema, eventID, x.there, patience)
-	if err != nil {
-		return Explanation{}, err
 	}
 	found, err := x.identify(ctx, id)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -92,17 +91,14 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Ev
 	return found, err
 }
 
-// commandPage is how many events Retry and Discard flag in one transaction.
-const commandPage = 10_000
-
 // Retry asks a relay to retry events now: dead, retrying and discarded ones. It only flags them, and returns how many it
-// flagged; a relay that runs does it at once. It commits each 10,000 events with a row of the audit: after an error those stay flagged.
+// flagged; a relay that runs does it at once.
 func Retry(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (int64, error) {
 	return command(ctx, db, schema, "retry", []string{"dead", "retrying", "discarded"}, s, by)
 }
 
 // Discard asks a relay to discard events: dead, retrying and blocked ones. They are kept until Purge deletes them, and the
-// events behind them go on. It only flags them, as Retry does; a relay that runs does it at once. An event that
+// events behind them go on. It only flags them, and returns how many it flagged; a relay that runs does it at once. An event that
 // a relay has fetched to send it may still be published; then it is not discarded.
 func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (int64, error) {
 	return command(ctx, db, schema, "discard", []string{"dead", "retrying", "blocked"}, s, by)
@@ -112,28 +108,17 @@ func command(ctx context.Context, db pgtx.DB, schema, name string, from []string
 	if err := by.Validate(); err != nil {
 		return 0, fmt.Errorf("%s events: %w", name, err)
 	}
-	after, upTo := int64(0), int64(math.MaxInt64) // upTo: those that fail meanwhile are left out
-	for {
-		var found, flagged, last, end int64
-		err := administer(ctx, db, schema, name+" events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-			err := tx.QueryRow(ctx, query("command", schema), name, from, s.EventIDs, operator.Optional(s.Key), operator.Optional(s.Topic), operator.Optional(s.Group),
-				after, upTo, commandPage).Scan(&found, &flagged, &last, &end)
-			if err != nil || flagged == 0 {
-				return err
-			}
-			if _, err := audit(ctx, tx, schema, by, name, flagged, auditDetail{Topic: s.Topic, Key: s.Key, Group: s.Group, EventIDs: s.EventIDs}); err != nil {
-				return err
-			}
-			return tellRelays(ctx, tx, schema)
-		})
-		if err == nil {
-			n += flagged
+	err = administer(ctx, db, schema, name+" events", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		done, err := tx.Exec(ctx, query("command", schema), name, from, s.EventIDs, operator.Optional(s.Key), operator.Optional(s.Topic), operator.Optional(s.Group))
+		if n = done.RowsAffected(); err != nil || n == 0 {
+			return err
 		}
-		if err != nil || found < commandPage {
-			return n, err
+		if _, err := audit(ctx, tx, schema, by, name, n, auditDetail{Topic: s.Topic, Key: s.Key, Group: s.Group, EventIDs: s.EventIDs}); err != nil {
+			return err
 		}
-		after, upTo = last, min(upTo, end)
-	}
+		return tellRelays(ctx, tx, schema)
+	})
+	return n, err
 }
 
 // tellRelays makes relays look for operators' commands after the commit. A notification takes a lock of the whole cluster while it

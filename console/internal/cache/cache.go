@@ -13,6 +13,8 @@ const (
 	// one is read: results may have payloads.
 	maxEntries = 256
 	maxUnused  = 5 * time.Minute
+	// freshError bounds how long an error is kept: an outage may be over.
+	freshError = 3 * time.Second
 )
 
 // Cache keeps results for a short time. It is safe for concurrent use.
@@ -39,7 +41,7 @@ func New(reads int, timeout time.Duration) *Cache {
 }
 
 // Get returns the cached value for the key if it is younger than fresh. Otherwise it calls load. If load fails, Get returns the
-// error with the last value and its time; a zero time means that there is no value. load must not keep its context, and its
+// error with the last value and its time; a zero time means that there is no value. An error is kept for 3 s at most. load must not keep its context, and its
 // result must not be changed.
 func Get[T any](ctx context.Context, c *Cache, key string, fresh time.Duration, load func(context.Context) (T, error)) (T, time.Time, error) {
 	e, mine := c.entry(key, fresh)
@@ -76,6 +78,9 @@ func (c *Cache) entry(key string, fresh time.Duration) (e *entry, mine bool) {
 	now, old := time.Now(), c.entries[key]
 	if old != nil {
 		old.asked = now
+	}
+	if old != nil && old.settled() && old.err != nil {
+		fresh = min(fresh, freshError)
 	}
 	if old != nil && (!old.settled() || time.Since(old.tried) < fresh) {
 		return old, false

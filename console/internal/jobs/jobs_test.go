@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,10 +69,11 @@ func TestAnOutageEndsNoReplay(t *testing.T) {
 	for _, outage := range []error{errors.New("connection refused"), fmt.Errorf("begin: %w", &pgconn.PgError{Code: "57P03"})} {
 		synctest.Test(t, func(t *testing.T) {
 			j, began := New(), time.Now()
-			back, tries := began.Add(3*time.Hour), 0
+			back := began.Add(3 * time.Hour)
+			var tries atomic.Int32
 			var ended time.Time
 			j.Persist(silent, "replay", 7, errGone, func(context.Context) ([]any, error) {
-				if tries++; time.Now().Before(back) {
+				if tries.Add(1); time.Now().Before(back) {
 					return nil, outage
 				}
 				ended = time.Now()
@@ -79,7 +81,7 @@ func TestAnOutageEndsNoReplay(t *testing.T) {
 			})
 			time.Sleep(90 * time.Second)
 			assert.True(t, j.Runs(7))
-			assert.Less(t, tries, 10, "the pauses grow")
+			assert.Less(t, tries.Load(), int32(10), "the pauses grow")
 			time.Sleep(4 * time.Hour)
 			assert.False(t, j.Runs(7))
 			assert.WithinRange(t, ended, back, back.Add(30*time.Second))

@@ -4,17 +4,17 @@
   const body = document.body, base = body.dataset.base;
   const pause = document.getElementById("pause"), pauseText = document.getElementById("pause-text"), lost = document.getElementById("lost");
   const keys = document.getElementById("keys"), keysOff = document.getElementById("keys-off");
-  let paused = false, waiting = 0, running = false, again = false, late = false;
+  let paused = false, waiting = 0, running = false, again = false, late = [];
 
   // A part stays as it is while somebody points at it or works in it: nothing moves under the pointer. It is late then, until he leaves it.
   const busy = (part) => part.matches(":hover") || part.contains(document.activeElement);
 
   const swap = (page) => {
-    late = false;
+    late = [];
     for (const part of document.querySelectorAll("[data-part]")) {
       const now = page.getElementById(part.id);
       if (!now || part.innerHTML === now.innerHTML) continue;
-      if (busy(part)) late = true;
+      if (busy(part)) late.push(part);
       else part.replaceChildren(...document.adoptNode(now).childNodes); // not the part itself: it may be a live region
     }
   };
@@ -39,7 +39,7 @@
     refresh();
   };
 
-  const caughtUp = () => setTimeout(() => { if (late && !paused) refresh(); }); // when the pointer or the focus is elsewhere
+  const caughtUp = () => setTimeout(() => { if (!paused && late.some((part) => !busy(part))) refresh(); }); // when the pointer or the focus is elsewhere
   document.addEventListener("pointerout", caughtUp);
   document.addEventListener("focusout", caughtUp);
 
