@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
-	"github.com/millrace-go/millrace/internal/tables"
 	"github.com/millrace-go/millrace/internal/words"
 )
 
@@ -37,7 +36,10 @@ var ErrNotSearched = errors.New("the tables are too large to look up a part of a
 // Search returns the ID of the event that an abbreviated ID matches, anywhere in the schema, as WholeID does. No index helps, so with
 // millions of rows it takes seconds. patience bounds the search of each table; beyond it the error is ErrNotSearched. 0 means no limit.
 func Search(ctx context.Context, pool *pgxpool.Pool, schema, text string, patience time.Duration) (string, error) {
-	there, err := tables.Installed(ctx, pool, schema)
+	if _, short := words.ParseAbbreviation(text); !short {
+		return text, nil // without asking the database
+	}
+	there, err := installed(ctx, pool, schema)
 	if err != nil {
 		return "", err
 	}

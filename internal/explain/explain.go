@@ -67,17 +67,23 @@ func Explain(ctx context.Context, pool *pgxpool.Pool, schema, eventID string, du
 func Exactly(ctx context.Context, pool *pgxpool.Pool, schema, id string, due time.Time, r reach.Reach, patience time.Duration) (Explanation, error) {
 	x := asked{pool: pool, schema: schema, due: due, reach: r, patience: patience}
 	var err error
-	if x.there, err = tables.Installed(ctx, pool, schema); err != nil {
+	if x.there, err = installed(ctx, pool, schema); err != nil {
 		return Explanation{}, err
-	}
-	if len(x.there) == 0 {
-		return Explanation{}, fmt.Errorf("schema %q has no tables of Millrace: run \"millrace migrate up\", or name another schema by --schema", schema)
 	}
 	found, err := x.identify(ctx, id)
 	if err != nil {
 		return Explanation{}, err
 	}
 	return found.explain(), nil
+}
+
+// installed returns the components that have tables in the schema.
+func installed(ctx context.Context, pool *pgxpool.Pool, schema string) (map[string]bool, error) {
+	there, err := tables.Installed(ctx, pool, schema)
+	if err == nil && len(there) == 0 {
+		err = fmt.Errorf("schema %q has no tables of Millrace: run \"millrace migrate up\", or name another schema by --schema", schema)
+	}
+	return there, err
 }
 
 // minted returns the time in a UUIDv7.
