@@ -210,6 +210,8 @@ func (c *claiming) report(facts []string) *report {
 		of("lazy_queue_vs_bare_commit", "lazy queue", "bare"),
 		of("lazy_exec_vs_bare_commit_rtt", "lazy exec, far", "bare, far"),
 		of("lazy_queue_vs_bare_commit_rtt", "lazy queue, far", "bare, far"),
+		of("lazy_exec_vs_bare_commit_rtt_slow_disk", "lazy exec, far, slow disk", "bare, far, slow disk"),
+		of("lazy_queue_vs_bare_commit_rtt_slow_disk", "lazy queue, far, slow disk", "bare, far, slow disk"),
 		of("lazy_queue_vs_five_statements_rtt", "lazy queue, far", "five, far"),
 		of("exec_vs_five_statements", "exec", "five"),
 		of("exec_vs_five_statements_32", "exec, 32", "five, 32"),

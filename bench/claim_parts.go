@@ -59,6 +59,11 @@ func (c *claiming) far(ctx context.Context) error {
 		return err
 	}
 	defer pool.Close()
+	slow, err := openPool(ctx, c.env.dsn, producers, roundTrip, flushSlowly)
+	if err != nil {
+		return err
+	}
+	defer slow.Close()
 	flow, lazy := flow{inFlight: producers}, claim.Config{Lazy: true}
 	return c.inTurns(ctx, c.env.size.runs, []entrant{
 		c.bare("bare, far", pool),
@@ -66,15 +71,21 @@ func (c *claiming) far(ctx context.Context) error {
 		c.claim("lazy exec, far", "", pool, flow, c.accounts.exec, lazy),
 		c.claim("lazy queue, far", "", pool, flow, c.accounts.queue, lazy),
 		c.five("five, far", pool, flow),
+		c.bare("bare, far, slow disk", slow),
+		c.claim("lazy exec, far, slow disk", "", slow, flow, c.accounts.exec, lazy),
+		c.claim("lazy queue, far, slow disk", "", slow, flow, c.accounts.queue, lazy),
 	})
+}
+
+// flushSlowly makes each flush of the connections' commits take slowFlush longer.
+func flushSlowly(cfg *pgxpool.Config) {
+	cfg.ConnConfig.RuntimeParams["commit_delay"] = strconv.Itoa(int(slowFlush.Microseconds()))
+	cfg.ConnConfig.RuntimeParams["commit_siblings"] = "0" // also a commit that is alone
 }
 
 // slowDisk compares them where a commit waits a millisecond for the disk, in which others may join it.
 func (c *claiming) slowDisk(ctx context.Context) error {
-	pool, err := openPool(ctx, c.env.dsn, producers, 0, func(cfg *pgxpool.Config) {
-		cfg.ConnConfig.RuntimeParams["commit_delay"] = strconv.Itoa(int(slowFlush.Microseconds()))
-		cfg.ConnConfig.RuntimeParams["commit_siblings"] = "0" // also a commit that is alone
-	})
+	pool, err := openPool(ctx, c.env.dsn, producers, 0, flushSlowly)
 	if err != nil {
 		return err
 	}
