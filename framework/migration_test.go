@@ -88,7 +88,7 @@ func playMigrating(ctx context.Context, c migratingConfig, _ <-chan string) erro
 			fmt.Println("running")
 		case <-ctx.Done():
 		}
-		pace := time.NewTicker(100 * time.Millisecond)
+		pace := time.NewTicker(time.Second / time.Duration(devtest.Storm(10, 3)))
 		defer pace.Stop()
 		for i := 0; c.Publishes && ctx.Err() == nil; i++ {
 			key := fmt.Sprint("key-", i%migratingKeys)

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/role"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -255,7 +256,7 @@ func (f *fleet) roll(stops int, enough func(lost int) bool) []error {
 func TestRollingDeploy(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 10*time.Second) // a probe takes up to a second, and a busy machine is late
-	lost := f.roll(30, func(int) bool { return false })
+	lost := f.roll(devtest.Storm(30, 10), func(int) bool { return false })
 	assert.Empty(t, lost)
 	assert.Positive(t, f.done.Load())
 	assert.EqualValues(t, f.done.Load(), f.get(`select count(*) from {s}.orders`))

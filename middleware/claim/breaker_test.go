@@ -36,6 +36,9 @@ func TestCircuitBreakerInAnOutage(t *testing.T) {
 	all["keys in order"] = claim.Config{Ordered: true}
 	for mode, cfg := range all {
 		for name, with := range map[string]bool{"with a breaker": true, "without one": false} {
+			if !with && mode != "eager" {
+				continue // what shows that the events need it is the same in each
+			}
 			t.Run(mode+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				f, cfg := newFixture(t), cfg

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
@@ -251,7 +252,7 @@ func doubled(effects map[string]int) (n int) {
 func TestRaceOfDuplicates(t *testing.T) { perMode(t, testRaceOfDuplicates) }
 
 func testRaceOfDuplicates(t *testing.T, f *fixture) {
-	const events = 2000
+	events := devtest.Storm(2000, 500)
 	f.race(events, f.middleware(claim.Config{}))
 	effects := f.effects()
 	assert.Len(t, effects, events)

@@ -22,7 +22,7 @@ func TestPostgresStoreConforms(t *testing.T) {
 	t.Parallel()
 	claimtest.Run(t, func(t *testing.T) claimtest.Fixture {
 		f := claimtest.Postgres(t, conformancePool(t), devtest.Schema(t))
-		f.Events = devtest.Storm(5000, 1000)
+		f.Events = devtest.Storm(5000, 500)
 		return f
 	})
 }
@@ -39,7 +39,7 @@ func TestLazyClaimConforms(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				f.Store, f.Events = claim.AsStore(c), devtest.Storm(3000, 1000)
+				f.Store, f.Events = claim.AsStore(c), devtest.Storm(3000, 400)
 				return f
 			})
 		})

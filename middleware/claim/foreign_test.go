@@ -89,7 +89,7 @@ func TestForeignOutage(t *testing.T) {
 			}
 		}, false},
 	} {
-		for mode, cfg := range modes {
+		for mode, cfg := range modesOf(name) {
 			t.Run(name+"/"+mode, func(t *testing.T) {
 				t.Parallel()
 				f := newFixture(t)
@@ -168,6 +168,7 @@ func TestOutageOfOneEvent(t *testing.T) {
 					msg, _ := deliver(t, id)
 					_, err := guard(func(msg *message.Message) ([]*message.Message, error) { return nil, outage.fail(f, msg.Context()) })(msg)
 					if nacked(msg) { // contended: the server has not ended the session yet
+						time.Sleep(5 * time.Millisecond)
 						continue
 					}
 					deliveries++

@@ -145,41 +145,38 @@ func runVictimProcess() error {
 // Wherever a process is killed, another one comes to one effect and one follow-up for each event.
 func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
-	for mode := range modes {
-		t.Run(mode, func(t *testing.T) { killedProcesses(t, mode) })
+	for _, attempt := range []string{"first", "second"} {
+		for _, point := range []string{"claimed", "handled", "before commit", "after commit", "before ack"} {
+			for mode := range modesOf(attempt + point) {
+				t.Run(mode+", "+attempt+" attempt "+point, func(t *testing.T) { killedProcess(t, mode, attempt, point) })
+			}
+		}
 	}
 }
 
-func killedProcesses(t *testing.T, mode string) {
+func killedProcess(t *testing.T, mode, attempt, point string) {
 	t.Parallel()
-	for _, attempt := range []string{"first", "second"} {
-		for _, point := range []string{"claimed", "handled", "before commit", "after commit", "before ack"} {
-			t.Run(attempt+" attempt "+point, func(t *testing.T) {
-				t.Parallel()
-				p := newProcesses(t, []string{"1", "2", "3"})
-				start := func(point string) *exec.Cmd {
-					cmd := exec.Command(os.Args[0])
-					cmd.Env = append(os.Environ(), victimProcess+"="+p.schema, victimPoint+"="+point, victimAttempt+"="+attempt, victimMode+"="+mode,
-						consumerDSN+"="+devtest.Pool(t).Config().ConnString())
-					cmd.Stderr = t.Output()
-					require.NoError(t, cmd.Start())
-					t.Cleanup(func() { _ = cmd.Process.Kill() }) // where the test has failed
-					_ = cmd.Wait()
-					return cmd
-				}
-				cmd := start(point)
-				require.Equal(t, "signal: killed", cmd.ProcessState.String())
-				done := slices.Contains([]string{"after commit", "before ack"}, point)
-				assert.Equal(t, done, p.effects()["2"] == 1)
-				p.exec(`update ` + p.schema + `.claim_failed set due_at = now()`) // the lease of the one that was killed
-
-				cmd = start("")
-				require.Zero(t, cmd.ProcessState.ExitCode())
-				assert.Equal(t, map[string]int{"1": 1, "2": 1, "3": 1}, p.effects())
-				assert.Equal(t, 3, p.count("outbox"))
-				assert.Equal(t, 1, p.count("outbox where event_id = 'after 2'"))
-				assert.Empty(t, p.failed())
-			})
-		}
+	p := newProcesses(t, []string{"1", "2", "3"})
+	start := func(point string) *exec.Cmd {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), victimProcess+"="+p.schema, victimPoint+"="+point, victimAttempt+"="+attempt, victimMode+"="+mode,
+			consumerDSN+"="+devtest.Pool(t).Config().ConnString())
+		cmd.Stderr = t.Output()
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill() }) // where the test has failed
+		_ = cmd.Wait()
+		return cmd
 	}
+	cmd := start(point)
+	require.Equal(t, "signal: killed", cmd.ProcessState.String())
+	done := slices.Contains([]string{"after commit", "before ack"}, point)
+	assert.Equal(t, done, p.effects()["2"] == 1)
+	p.exec(`update ` + p.schema + `.claim_failed set due_at = now()`) // the lease of the one that was killed
+
+	cmd = start("")
+	require.Zero(t, cmd.ProcessState.ExitCode())
+	assert.Equal(t, map[string]int{"1": 1, "2": 1, "3": 1}, p.effects())
+	assert.Equal(t, 3, p.count("outbox"))
+	assert.Equal(t, 1, p.count("outbox where event_id = 'after 2'"))
+	assert.Empty(t, p.failed())
 }

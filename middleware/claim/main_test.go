@@ -3,9 +3,14 @@ package claim_test
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
+	"hash/crc32"
+	"maps"
 	"os"
 	"path"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -32,6 +37,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	// A hundred checks, the default, in four modes take a quarter of a minute of processor time.
+	if err := flag.Set("rapid.checks", strconv.Itoa(devtest.Storm(100, 40))); err != nil {
+		panic(err)
+	}
 	devtest.Main(m)
 }
 
@@ -53,9 +62,24 @@ func perMode(t *testing.T, test func(t *testing.T, f *fixture)) {
 	eachMode(t, "", test)
 }
 
-// eachMode runs one case of a test in each mode.
+// modesOf returns the modes in which one case of many is run: all where storms are, else one. Which one differs from case to case, so
+// that together they are run in each. A test without cases has no name.
+func modesOf(name string) map[string]claim.Config {
+	if name == "" {
+		return modes
+	}
+	all, some := slices.Sorted(maps.Keys(modes)), map[string]claim.Config{}
+	first := int(crc32.ChecksumIEEE([]byte(name)) % 4)
+	for i := range devtest.Storm(len(all), 1) {
+		mode := all[(first+i)%len(all)]
+		some[mode] = modes[mode]
+	}
+	return some
+}
+
+// eachMode runs one case of a test in the modes of modesOf.
 func eachMode(t *testing.T, name string, test func(t *testing.T, f *fixture)) {
-	for mode, cfg := range modes {
+	for mode, cfg := range modesOf(name) {
 		t.Run(path.Join(name, mode), func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)

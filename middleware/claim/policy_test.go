@@ -22,33 +22,33 @@ import (
 func TestPolicyByErrorAndHandler(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("the card was refused")
-	for mode, cfg := range modes {
-		cfg.MaxAttempts, cfg.Backoff, cfg.Logger = 3, at(0), silent
-		cfg.Retry = retry.Policy{
-			{Error: func(err error) bool { return errors.Is(err, refused) }, Dead: true},
-			{ErrorText: "no such labour", Ignore: true},
-			{ErrorText: "busy", MaxAttempts: 5},
-			{ErrorText: "busy", Dead: true},
-		}
-		cfg.Handlers = map[string]claim.HandlerConfig{
-			"notify": {Retry: retry.Policy{{ErrorText: "quota", MaxAttempts: 2}, {ErrorText: "spam", Ignore: true}}},
-			"bill":   {Retry: retry.Policy{{Dead: true}}},
-		}
-		for name, c := range map[string]struct {
-			err   error
-			calls int
-			state string // the last
-		}{
-			"no rule":                        {errOops, 3, "dead attempts 3"},
-			"dead at once":                   {fmt.Errorf("bill: %w", refused), 1, "dead permanent 1"},
-			"ignored":                        {errors.New("no such labour"), 1, ""},
-			"ignored, though permanent":      {claim.Permanent(errors.New("no such labour")), 1, ""},
-			"more attempts":                  {errors.New("busy"), 5, "dead attempts 5"},
-			"not for a permanent error":      {claim.Permanent(errors.New("busy")), 1, "dead permanent 1"},
-			"of its handler":                 {errors.New("quota"), 2, "dead attempts 2"},
-			"of its handler before others":   {errors.New("spam: no such labour"), 1, ""},
-			"an error that asks to be later": {fmt.Errorf("no such labour: %w", later(0)), 0, ""},
-		} {
+	policy := retry.Policy{
+		{Error: func(err error) bool { return errors.Is(err, refused) }, Dead: true},
+		{ErrorText: "no such labour", Ignore: true},
+		{ErrorText: "busy", MaxAttempts: 5},
+		{ErrorText: "busy", Dead: true},
+	}
+	handlers := map[string]claim.HandlerConfig{
+		"notify": {Retry: retry.Policy{{ErrorText: "quota", MaxAttempts: 2}, {ErrorText: "spam", Ignore: true}}},
+		"bill":   {Retry: retry.Policy{{Dead: true}}},
+	}
+	for name, c := range map[string]struct {
+		err   error
+		calls int
+		state string // the last
+	}{
+		"no rule":                        {errOops, 3, "dead attempts 3"},
+		"dead at once":                   {fmt.Errorf("bill: %w", refused), 1, "dead permanent 1"},
+		"ignored":                        {errors.New("no such labour"), 1, ""},
+		"ignored, though permanent":      {claim.Permanent(errors.New("no such labour")), 1, ""},
+		"more attempts":                  {errors.New("busy"), 5, "dead attempts 5"},
+		"not for a permanent error":      {claim.Permanent(errors.New("busy")), 1, "dead permanent 1"},
+		"of its handler":                 {errors.New("quota"), 2, "dead attempts 2"},
+		"of its handler before others":   {errors.New("spam: no such labour"), 1, ""},
+		"an error that asks to be later": {fmt.Errorf("no such labour: %w", later(0)), 0, ""},
+	} {
+		for mode, cfg := range modesOf(name) {
+			cfg.MaxAttempts, cfg.Backoff, cfg.Logger, cfg.Retry, cfg.Handlers = 3, at(0), silent, policy, handlers
 			t.Run(mode+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				f := newFixture(t)

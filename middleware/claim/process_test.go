@@ -241,10 +241,10 @@ func TestProcessesThatSomebodyElseKills(t *testing.T) {
 
 func processesThatSomebodyElseKills(t *testing.T, mode string) {
 	t.Parallel()
-	ids := events(200)
+	ids := events(devtest.Storm(200, 100))
 	p := newProcesses(t, ids)
 	p.mode = mode
-	for range 6 {
+	for range devtest.Storm(6, 3) {
 		before := p.count("effect")
 		cmd := p.start()
 		assert.Eventually(t, func() bool { return p.count("effect") >= before+10 }, time.Minute, time.Millisecond)
