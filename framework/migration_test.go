@@ -36,6 +36,7 @@ type migratingConfig struct {
 	File, PubSub, Schema, Topic, Consumer string
 	Broker, To                            string // To is "" for one that takes part in no migration
 	Publishes, Handles                    bool
+	Rate                                  int // events a second
 }
 
 const (
@@ -88,7 +89,7 @@ func playMigrating(ctx context.Context, c migratingConfig, _ <-chan string) erro
 			fmt.Println("running")
 		case <-ctx.Done():
 		}
-		pace := time.NewTicker(time.Second / time.Duration(devtest.Storm(10, 3)))
+		pace := time.NewTicker(time.Second / time.Duration(c.Rate))
 		defer pace.Stop()
 		for i := 0; c.Publishes && ctx.Err() == nil; i++ {
 			key := fmt.Sprint("key-", i%migratingKeys)
@@ -120,7 +121,7 @@ func newVoyage(t *testing.T, from, to string) *voyage {
 	config := strings.NewReplacer("broker: kafka", "broker: "+from, "claim: {max_attempts: 2}", "claim: {max_attempts: 50}").Replace(string(text))
 	w.file = file(t, config+fmt.Sprintf("migration: {to: %s, quiet: %s}\nhandlers: {%s: {ordered: true, concurrency: 5}}\n", to, migratingQuiet, consumer))
 	v := &voyage{world: w, c: migratingConfig{
-		File: w.file, PubSub: host, Schema: w.schema, Topic: w.topic("numbers"), Consumer: consumer, Broker: from, To: to, Publishes: true, Handles: true,
+		File: w.file, PubSub: host, Schema: w.schema, Topic: w.topic("numbers"), Consumer: consumer, Broker: from, To: to, Publishes: true, Handles: true, Rate: 10,
 	}}
 	_, err = w.pool.Exec(t.Context(), strings.ReplaceAll(`create table {s}.keys (key text primary key, n int not null);
 		insert into {s}.keys select 'key-' || n, 0 from generate_series(0, 4) n;
@@ -218,6 +219,7 @@ func TestBrokerMigration(t *testing.T) {
 		t.Run(way[0]+" to "+way[1], func(t *testing.T) {
 			t.Parallel()
 			v := newVoyage(t, way[0], way[1])
+			v.c.Rate = devtest.Storm(10, 3)
 			before := v.c
 			before.To = ""
 			old := v.start(before)

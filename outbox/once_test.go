@@ -128,7 +128,7 @@ func TestPublishedOnce(t *testing.T) {
 	t.Parallel()
 	f := newOnceFixture(t)
 	relays := []*exec.Cmd{f.relay(outbox.Transactional), f.relay(outbox.Transactional)}
-	for i := range devtest.Storm(24, 14) {
+	for i := range devtest.Storm(24, 8) {
 		before := f.rows()
 		f.add(150)
 		f.left(before + 100) // it is at work

@@ -89,7 +89,7 @@ func TestForeignOutage(t *testing.T) {
 			}
 		}, false},
 	} {
-		for mode, cfg := range modesOf(name) {
+		for mode, cfg := range modesOfCase(name) {
 			t.Run(name+"/"+mode, func(t *testing.T) {
 				t.Parallel()
 				f := newFixture(t)
@@ -152,7 +152,7 @@ func TestOutageOfOneEvent(t *testing.T) {
 		}, "the connection to the database was lost 7 times in a row"},
 	} {
 		for beside, others := range map[string]bool{"others commit": true, "nobody commits": false} {
-			eachMode(t, name+" "+beside, func(t *testing.T, f *fixture) {
+			inModes(t, name+" "+beside, func(t *testing.T, f *fixture) {
 				id := outbox.NewID()
 				if name == "in doubt" { // in a database with deferrable constraints, a group sends queued statements before COMMIT
 					mode := f.mode

@@ -63,7 +63,7 @@ var hiddenEnds = map[string]func(ctx context.Context, tx pgx.Tx) error{
 func TestHiddenCommit(t *testing.T) {
 	t.Parallel()
 	for name, end := range hiddenEnds {
-		eachMode(t, name, func(t *testing.T, f *fixture) {
+		inModes(t, name, func(t *testing.T, f *fixture) {
 			h := func(ignore bool) message.HandlerFunc {
 				return f.middleware(claim.Config{})(func(msg *message.Message) ([]*message.Message, error) {
 					out, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: f.schema})

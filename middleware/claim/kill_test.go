@@ -147,7 +147,7 @@ func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
 	for _, attempt := range []string{"first", "second"} {
 		for _, point := range []string{"claimed", "handled", "before commit", "after commit", "before ack"} {
-			for mode := range modesOf(attempt + point) {
+			for mode := range modesOfCase(attempt + point) {
 				t.Run(mode+", "+attempt+" attempt "+point, func(t *testing.T) { killedProcess(t, mode, attempt, point) })
 			}
 		}

@@ -47,7 +47,7 @@ func TestPolicyByErrorAndHandler(t *testing.T) {
 		"of its handler before others":   {errors.New("spam: no such labour"), 1, ""},
 		"an error that asks to be later": {fmt.Errorf("no such labour: %w", later(0)), 0, ""},
 	} {
-		for mode, cfg := range modesOf(name) {
+		for mode, cfg := range modesOfCase(name) {
 			cfg.MaxAttempts, cfg.Backoff, cfg.Logger, cfg.Retry, cfg.Handlers = 3, at(0), silent, policy, handlers
 			t.Run(mode+"/"+name, func(t *testing.T) {
 				t.Parallel()

@@ -19,7 +19,7 @@ func alone(t *testing.T, client redis.UniversalClient, cfg redisclaim.Config) cl
 	effects, outputs := &tally{}, &tally{}
 	cfg.Prefix, cfg.Publisher = devtest.Topic(t), outputs
 	return claimtest.Fixture{
-		Store: newStore(t, client, cfg), Effect: effects.add, Effects: effects.all, Outputs: outputs.all, Events: devtest.Storm(10_000, 2500),
+		Store: newStore(t, client, cfg), Effect: effects.add, Effects: effects.all, Outputs: outputs.all, Events: 2500,
 	}
 }
 
@@ -29,7 +29,7 @@ func inFront(t *testing.T, client redis.UniversalClient, cfg redisclaim.Config) 
 	pool := devtest.PoolOn(t, devtest.Pool(t).Config().ConnString(), func(cfg *pgxpool.Config) { cfg.MaxConns = 40 })
 	f := claimtest.Postgres(t, pool, devtest.Schema(t))
 	cfg.Prefix, cfg.Record = devtest.Topic(t), f.Store
-	f.Store, f.Events = newStore(t, client, cfg), devtest.Storm(2500, 1000)
+	f.Store, f.Events = newStore(t, client, cfg), 500
 	return f
 }
 
