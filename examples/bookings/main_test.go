@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/examples/internal/stage"
 	"github.com/millrace-go/millrace/examples/internal/stage/stagetest"
 	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/docs"
 )
 
@@ -39,7 +40,7 @@ func TestEachBookingOnceUnderKills(t *testing.T) {
 // The fleet goes to the other broker while guests book and instances are killed.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	for _, broker := range []string{"pubsub", "kafka"} {
+	for _, broker := range []string{"pubsub", "kafka"}[:devtest.Storm(2, 1)] {
 		t.Run("from "+broker, func(t *testing.T) {
 			t.Parallel()
 			code, out := stagetest.Command(t, []devstack.Service{devstack.Postgres, devstack.Kafka, devstack.PubSub},
