@@ -1,0 +1,84 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/millrace/internal/enum"
+	"github.com/millrace-go/millrace/outbox/internal/step"
+	"github.com/millrace-go/millrace/outbox/internal/wal"
+)
+
+// Source says where a relay finds new events.
+type Source int
+
+const (
+	// Table finds events by reading the outbox, after a wake-up and at each poll.
+	Table Source = iota
+	// WAL finds events in PostgreSQL's write-ahead log.
+	WAL
+)
+
+func (s Source) String() string {
+	switch s {
+	case Table:
+		return "Table"
+	case WAL:
+		return "WAL"
+	}
+	return fmt.Sprintf("Source(%d)", int(s))
+}
+
+// MarshalText returns the word used in configuration files: table or wal.
+func (s Source) MarshalText() ([]byte, error) { return enum.Text(s, Table, WAL) }
+
+// UnmarshalText parses the word that MarshalText returns.
+func (s *Source) UnmarshalText(word []byte) error { return enum.Read(s, word, Table, WAL) }
+
+// source answers the relay's reads.
+type source interface {
+	Read(ctx context.Context, requests []step.Request, askWriters bool) (step.Answer, error)
+}
+
+// forward forwards events until ctx ends. It returns why it has ended before.
+func (r *Relay) forward(ctx context.Context) error {
+	if r.log == nil {
+		return r.lead(ctx)
+	}
+	for {
+		if !r.log.Lead(ctx) {
+			return nil
+		}
+		leading, end := context.WithCancelCause(ctx)
+		reading := make(chan struct{})
+		go func() {
+			defer close(reading)
+			if err := r.log.Run(leading); err != nil {
+				end(err)
+			}
+		}()
+		err := r.lead(leading)
+		end(nil)
+		<-reading
+		if !errors.Is(err, wal.ErrStandBy) {
+			return err
+		}
+	}
+}
+
+// lead forwards events of the shards that it gets, until ctx ends. Batches in flight then get DrainTimeout to finish.
+func (r *Relay) lead(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(r.cfg.DrainTimeout, cancel) })()
+	newLoop(hard, end, r).run(ctx)
+	r.writeJournal(context.WithoutCancel(ctx))
+	if err := r.store.Leave(hard); err != nil {
+		r.cfg.Logger.WarnContext(ctx, "give the shards of the outbox back", "error", err)
+	}
+	return context.Cause(ctx)
+}
