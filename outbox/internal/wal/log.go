@@ -27,6 +27,8 @@ const (
 	watchEvery = time.Second
 	// confirmEvery is how often the server is told what was received.
 	confirmEvery = time.Second
+	// endTimeout is how long the connection of a relay that has ended may take to end.
+	endTimeout = 5 * time.Second
 	// firstRetry and mostRetry bound the time between two attempts to read the slot.
 	firstRetry, mostRetry = 50 * time.Millisecond, 5 * time.Second
 )
@@ -211,13 +213,22 @@ func (l *Log) follow(ctx context.Context) error {
 // prepare sees that there is a slot that this relay can read.
 func (l *Log) prepare(ctx context.Context, conn *pgconn.PgConn) error {
 	s, err := l.store.State(ctx)
-	switch {
-	case err != nil:
+	for ended := time.Now().Add(endTimeout); err == nil && s.Reader != 0; s, err = l.store.State(ctx) {
+		switch {
+		case !s.Own && !s.Orphaned:
+			return ErrStandBy
+		case time.Now().After(ended):
+			return errors.New("a connection of a relay that has ended reads the slot, and does not end")
+		}
+		if err := l.store.Terminate(ctx, s.Reader); err != nil {
+			return err
+		}
+		if !sleep(ctx, firstRetry) {
+			return ctx.Err()
+		}
+	}
+	if err != nil {
 		return err
-	case s.Reader != 0 && (s.Own || s.Orphaned):
-		return errors.Join(errors.New("a connection of a relay that has ended reads the slot: ending it"), l.store.Terminate(ctx, s.Reader))
-	case s.Reader != 0:
-		return ErrStandBy
 	}
 	if s.Exists && (!s.Fits || s.Lost || l.distrust) {
 		if err := l.store.Drop(ctx); err != nil {
