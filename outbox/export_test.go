@@ -42,4 +42,6 @@ func WithLogBuffer(r *Relay, bytes int) {
 }
 
 // LogStatus returns for how many shards the log answers, and how often the rows of a shard were too many.
-func LogStatus(r *Relay) (shards int, spills int64) { return r.log.Buffer.Complete(), r.log.Buffer.Spills() }
+func LogStatus(r *Relay) (shards int, spills int64) {
+	return r.log.Buffer.Complete(), r.log.Buffer.Spills()
+}

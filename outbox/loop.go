@@ -150,6 +150,9 @@ func (l *loop) start(action step.Action) {
 		l.asked = false
 	case step.Renew:
 		l.relay.stand(a.Topics)
+		if a.Struggling && l.relay.log != nil { // the relays that stand by hold no leases: one of them may get on
+			l.end(errStruggles)
+		}
 	case step.EndLease:
 		if held, ok := l.leases[a.Ref]; ok {
 			held.cancel()

@@ -42,6 +42,12 @@ type source interface {
 	Read(ctx context.Context, requests []step.Request, askWriters bool) (step.Answer, error)
 }
 
+// errStruggles ends a relay that reads the log and publishes nothing.
+var errStruggles = errors.New("this relay publishes nothing: leaving the log to another one")
+
+// restAfter is how long such a relay leaves the log to others. A relay that stands by looks for it every second.
+const restAfter = 3 * time.Second
+
 // forward forwards events until ctx ends. It returns why it has ended before.
 func (r *Relay) forward(ctx context.Context) error {
 	if r.log == nil {
@@ -62,7 +68,14 @@ func (r *Relay) forward(ctx context.Context) error {
 		err := r.lead(leading)
 		end(nil)
 		<-reading
-		if !errors.Is(err, wal.ErrStandBy) {
+		switch {
+		case errors.Is(err, errStruggles):
+			r.cfg.Logger.WarnContext(ctx, err.Error())
+			select {
+			case <-ctx.Done():
+			case <-time.After(restAfter):
+			}
+		case !errors.Is(err, wal.ErrStandBy):
 			return err
 		}
 	}

@@ -81,6 +81,14 @@ type Status struct {
 	Falls, Spills  int64 // how often the relay went back to the table, and how often a shard did because there were too many rows
 }
 
+// Reads is 1 if the relay reads the log, else 0.
+func (s Status) Reads() int64 {
+	if s.Streams {
+		return 1
+	}
+	return 0
+}
+
 // Status returns the status.
 func (l *Log) Status() Status {
 	return Status{Leads: l.leads.Load(), Streams: l.Buffer.Streams(), Lag: l.lag.Load(), Falls: l.falls.Load(), Spills: l.Buffer.Spills()}
