@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // logged is a fixture whose relays read the log, and nothing else wakes them.
@@ -173,6 +175,20 @@ func TestLogHasOneReader(t *testing.T) {
 	answers(t, standby)
 	f.foreign(1, "k", "2")
 	eventually(t, "the second one publishes", func() bool { return second.count() == 1 })
+}
+
+// A relay whose publisher fails leaves the log to one that stands by.
+func TestLogIsLeftToARelayThatPublishes(t *testing.T) {
+	t.Parallel()
+	f, first, second := logged(t), &failing{batchRecorder: batchRecorder{newRecorder()}}, newRecorder()
+	expired := fmt.Errorf("%w: the credentials have expired", transport.ErrUnavailable)
+	first.err.Store(&expired)
+	relay := f.newRelay(first, fromTheLog)
+	f.run(relay)
+	answers(t, relay)
+	f.run(f.newRelay(batchRecorder{second}, fromTheLog))
+	f.foreign(1, "k", "1")
+	eventually(t, "the other one publishes", func() bool { return second.count() == 1 })
 }
 
 // Two relay processes read a log in turn while writers write: the one that reads is killed and stopped beyond its lease; the slot is dropped
