@@ -43,7 +43,7 @@ type source interface {
 }
 
 // errStruggles ends a relay that reads the log and publishes nothing.
-var errStruggles = errors.New("this relay publishes nothing: leaving the log to another one")
+var errStruggles = errors.New("this relay publishes nothing")
 
 // restAfter is how long such a relay leaves the log to others. A relay that stands by looks for it every second.
 const restAfter = 3 * time.Second
@@ -70,7 +70,7 @@ func (r *Relay) forward(ctx context.Context) error {
 		<-reading
 		switch {
 		case errors.Is(err, errStruggles):
-			r.cfg.Logger.WarnContext(ctx, err.Error())
+			r.cfg.Logger.WarnContext(ctx, "nothing is published: leaving the log to another relay", "for", restAfter)
 			select {
 			case <-ctx.Done():
 			case <-time.After(restAfter):
@@ -88,7 +88,17 @@ func (r *Relay) lead(ctx context.Context) error {
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(r.cfg.DrainTimeout, cancel) })()
-	newLoop(hard, end, r).run(ctx)
+	l := newLoop(hard, end, r)
+	l.run(ctx)
+	for _, held := range l.leases {
+		held.cancel()
+		if held.once != nil {
+			r.once.end(held.once)
+		}
+	}
+	r.mu.Lock()
+	r.shards, r.gapCount, r.topics = nil, 0, nil
+	r.mu.Unlock()
 	r.writeJournal(context.WithoutCancel(ctx))
 	if err := r.store.Leave(hard); err != nil {
 		r.cfg.Logger.WarnContext(ctx, "give the shards of the outbox back", "error", err)

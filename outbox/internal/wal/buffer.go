@@ -245,7 +245,7 @@ func (b *Buffer) take(s *shard, q step.Request, found *step.Found, visible snaps
 		bytes += above[n].Event.Size
 		found.Above = append(found.Above, handOut(above[n], q, sent))
 	}
-	s.rows = append(rest, above[n:]...)
+	s.rows = slices.Concat(rest, above[n:])
 	b.bytes -= s.bytes
 	s.bytes = 0
 	for _, r := range s.rows {
