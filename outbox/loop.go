@@ -150,7 +150,7 @@ func (l *loop) start(action step.Action) {
 		l.asked = false
 	case step.Renew:
 		l.relay.stand(a.Topics)
-		if a.Struggling && l.relay.log != nil { // the relays that stand by hold no leases: one of them may get on
+		if a.Struggling && l.relay.log != nil && time.Now().After(l.relay.keepUntil) { // the relays that stand by hold no leases: one of them may get on
 			l.end(errStruggles)
 		}
 	case step.EndLease:

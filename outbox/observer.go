@@ -81,7 +81,7 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 	var lag, reads, falls, spills metric.Int64ObservableGauge
 	if r.log != nil {
 		lag = gauges.Int("millrace.outbox.log.lag", "By", "Bytes of the write-ahead log that the server keeps for the relays' replication slot.")
-		reads = gauges.Int("millrace.outbox.log.reads", "{relay}", "1 while this relay reads the log, 0 while it reads only rows. A relay that stands by reports nothing.")
+		reads = gauges.Int("millrace.outbox.log.reads", "{relay}", "1 while this relay reads the log, 0 while it reads only rows or stands by.")
 		falls = gauges.Int("millrace.outbox.log.falls", "{fall}", "Times that this relay could no longer read the log, or not begin to, and read only rows.")
 		spills = gauges.Int("millrace.outbox.log.spills", "{spill}", "Times that a shard had too many unread rows in the log, and was read from the table.")
 	}
@@ -99,12 +99,11 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 			to.ObserveFloat64(oldest, max(s.Oldest, 0), shard)
 		}
 		if r.log != nil {
-			if s := r.log.Status(); s.Leads {
-				to.ObserveInt64(lag, s.Lag, o.with())
-				to.ObserveInt64(reads, s.Reads(), o.with())
-				to.ObserveInt64(falls, s.Falls, o.with())
-				to.ObserveInt64(spills, s.Spills, o.with())
-			}
+			s := r.log.Status()
+			to.ObserveInt64(lag, s.Lag, o.with())
+			to.ObserveInt64(reads, s.Reads(), o.with())
+			to.ObserveInt64(falls, s.Falls, o.with())
+			to.ObserveInt64(spills, s.Spills, o.with())
 		}
 		for state, n := range found.Failed {
 			to.ObserveInt64(failed, n, o.with(attribute.String("millrace.state", state)))

@@ -207,8 +207,10 @@ type Relay struct {
 	publisher message.Publisher
 	store     *store.Relay
 	reader    *store.Reader
-	source    source   // reader, or the log in front of it
-	log       *wal.Log // nil if Source is Table
+	source    source        // reader, or the log in front of it
+	log       *wal.Log      // nil if Source is Table
+	keep      time.Duration // how long it keeps the log although it publishes nothing
+	keepUntil time.Time
 	gaps      func() gaps.Tracker
 	pause     time.Duration // how long the crash guard sets an event aside
 	delayed   string        // the statement that moves delayed events

@@ -45,8 +45,13 @@ type source interface {
 // errStruggles ends a relay that reads the log and publishes nothing.
 var errStruggles = errors.New("this relay publishes nothing")
 
-// restAfter is how long such a relay leaves the log to others. A relay that stands by looks for it every second.
-const restAfter = 3 * time.Second
+const (
+	// restAfter is how long such a relay leaves the log to others. A relay that stands by looks for it every second.
+	restAfter = 3 * time.Second
+	// firstKeep and mostKeep bound how long it then keeps the log, although it publishes nothing: it may be the only relay, and other topics
+	// may have events now and then.
+	firstKeep, mostKeep = time.Minute, 10 * time.Minute
+)
 
 // forward forwards events until ctx ends. It returns why it has ended before.
 func (r *Relay) forward(ctx context.Context) error {
@@ -65,11 +70,17 @@ func (r *Relay) forward(ctx context.Context) error {
 				end(err)
 			}
 		}()
+		began := time.Now()
 		err := r.lead(leading)
+		if time.Since(began) > 2*mostKeep {
+			r.keep = 0
+		}
 		end(nil)
 		<-reading
 		switch {
 		case errors.Is(err, errStruggles):
+			r.keep = min(max(2*r.keep, firstKeep), mostKeep)
+			r.keepUntil = time.Now().Add(restAfter + r.keep)
 			r.cfg.Logger.WarnContext(ctx, "nothing is published: leaving the log to another relay", "for", restAfter)
 			select {
 			case <-ctx.Done():

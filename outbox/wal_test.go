@@ -136,6 +136,15 @@ func TestLogWaitsForSynchronousStandbys(t *testing.T) {
 	exec(`select pg_reload_conf()`)
 	writing.Wait()
 	eventually(t, "it is published", func() bool { return len(broker.of("k")) == 1 })
+
+	// The server would take the relay for a standby, and report commits that no standby has.
+	exec(`alter system set synchronous_standby_names = '*'`)
+	exec(`select pg_reload_conf()`)
+	eventually(t, "the relay ends its stream", func() bool { shards, _ := outbox.LogStatus(relay); return shards == 0 })
+	assert.ErrorContains(t, refused(f.pool), "name the standbys")
+	exec(`alter system reset synchronous_standby_names`)
+	exec(`select pg_reload_conf()`)
+	answers(t, relay)
 }
 
 // Rows that do not fit into the buffer are read from the table, and then the log answers again.
@@ -155,6 +164,18 @@ func TestLogGivesWayToTheTable(t *testing.T) {
 	assert.Equal(t, want, broker.of("k"))
 	_, spills := outbox.LogStatus(relay)
 	assert.Positive(t, spills)
+	answers(t, relay)
+
+	// A log that no longer shows rows, and does not say so.
+	publication := pgx.Identifier{store.PublicationName(f.schema)}.Sanitize()
+	exec := func(sql string) {
+		_, err := f.pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	exec(`alter publication ` + publication + ` drop table ` + f.schema + `.outbox`)
+	f.foreign(5, "other", "1")
+	eventually(t, "it is published", func() bool { return len(broker.of("other")) == 1 })
+	exec(`alter publication ` + publication + ` add table ` + f.schema + `.outbox`)
 	answers(t, relay)
 }
 

@@ -52,9 +52,9 @@ func (w *Wal) Application() string { return "millrace-relay-" + w.id.String() }
 // Ready returns an error that names the remedy if the role cannot read the log, or no slot is left.
 func (w *Wal) Ready(ctx context.Context) error {
 	var level, role string
-	var replicates, free bool
+	var replicates, free, anyStandby bool
 	err := w.ask(ctx, statement{sql: w.readySQL, args: []argument{text(w.Slot)}, row: func(v [][]byte) error {
-		level, replicates, free, role = string(v[0]), v[1][0] != 0, v[2][0] != 0, string(v[3])
+		level, replicates, free, role, anyStandby = string(v[0]), v[1][0] != 0, v[2][0] != 0, string(v[3]), v[4][0] != 0
 		return nil
 	}})
 	switch {
@@ -64,10 +64,29 @@ func (w *Wal) Ready(ctx context.Context) error {
 		return fmt.Errorf(`wal_level is %s: run "alter system set wal_level = logical" and restart the server, or read the table`, level)
 	case !replicates:
 		return fmt.Errorf(`the role %s may not read the log: run "alter role %s replication", or read the table`, role, pgx.Identifier{role}.Sanitize())
+	case anyStandby:
+		return errors.New("synchronous_standby_names has *, so the server would count the reader of the log as a standby: name the standbys")
 	case !free:
 		return errors.New("no replication slot is free: raise max_replication_slots and restart the server, or drop a slot that nobody reads (select * from pg_replication_slots)")
 	}
 	return nil
+}
+
+// Published returns an error if there is no publication of the outbox's inserts. It creates none.
+func (w *Wal) Published(ctx context.Context) error {
+	exists, inserts, more, err := w.publication(ctx)
+	if err == nil && (!exists || !inserts || more) {
+		err = fmt.Errorf("the publication %s was dropped or changed", w.Publication)
+	}
+	return err
+}
+
+func (w *Wal) publication(ctx context.Context) (exists, inserts, more bool, err error) {
+	err = w.ask(ctx, statement{sql: w.pubSQL, args: []argument{text(w.Publication)}, row: func(v [][]byte) error {
+		exists, inserts, more = v[0][0] != 0, v[1][0] != 0, v[2][0] != 0
+		return nil
+	}})
+	return exists, inserts, more, err
 }
 
 // Publish creates the publication of the outbox's inserts, if there is none.
@@ -75,11 +94,7 @@ func (w *Wal) Publish(ctx context.Context) error {
 	name := pgx.Identifier{w.Publication}.Sanitize()
 	create := pgschema.Render(`create publication `+name+` for table {schema}.outbox with (publish = 'insert')`, w.schema)
 	for created := false; ; created = true {
-		var exists, inserts, more bool
-		err := w.ask(ctx, statement{sql: w.pubSQL, args: []argument{text(w.Publication)}, row: func(v [][]byte) error {
-			exists, inserts, more = v[0][0] != 0, v[1][0] != 0, v[2][0] != 0
-			return nil
-		}})
+		exists, inserts, more, err := w.publication(ctx)
 		switch {
 		case err != nil:
 			return err
@@ -102,12 +117,13 @@ func (w *Wal) Publish(ctx context.Context) error {
 // SlotState is what the server says about the slot, and about other relays.
 type SlotState struct {
 	Exists   bool
-	Fits     bool // it can be used
-	Lost     bool // the server has removed its log
-	Reader   int  // the server's process that reads it; 0: none
-	Own      bool // this relay has started that process
-	Orphaned bool // the relay that has started it has ended
-	Lag      int64
+	Fits     bool   // it can be used
+	Lost     bool   // the server has removed its log
+	Reader   int    // the server's process that reads it; 0: none
+	Own      bool   // this relay has started that process
+	Orphaned bool   // the relay that has started it has ended
+	Standby  bool   // the server takes that process for a synchronous standby
+	Lag      int64  // bytes of the log that the server keeps for the slot
 	Others   bool   // another relay holds shards
 	Flushed  uint64 // the end of the log
 	Server   time.Time
@@ -121,7 +137,7 @@ func (w *Wal) State(ctx context.Context) (s SlotState, err error) {
 			is := func(i int) bool { return v[i][0] != 0 }
 			s = SlotState{
 				Exists: is(0), Fits: is(1), Lost: is(2), Reader: asInt4(v[3]), Own: is(4), Orphaned: is(5), Lag: asInt8(v[6]), Others: is(7),
-				Flushed: asUint8(v[8]), Server: asTime(v[9]),
+				Flushed: asUint8(v[8]), Server: asTime(v[9]), Standby: is(10),
 			}
 			return nil
 		},

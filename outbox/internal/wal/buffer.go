@@ -20,6 +20,9 @@ type Row struct {
 // weight is what the row counts in the buffer's limit.
 func (r Row) weight() int { return r.Event.Size + len(r.Event.Key) + rowWeight }
 
+// tableEvery is how often each shard is read from the table at least.
+const tableEvery = 5 * time.Second
+
 // rowWeight is about what a row takes beside its key, headers and payload.
 const rowWeight = 400
 
@@ -55,12 +58,13 @@ type rules struct {
 // shard is what the buffer knows of a shard.
 type shard struct {
 	step.Ref
-	state state
-	found bool              // the last read of the table returned all rows
-	open  gaps.Writers      // that were open at a read since the shard is kept; nil: there was none
-	seen  snapshot.Snapshot // what it shows was read from the table
-	rows  []Row
-	bytes int
+	state  state
+	looked time.Time         // when the table was last read
+	found  bool              // the last read of the table returned all rows
+	open   gaps.Writers      // that were open at a read since the shard is kept; nil: there was none
+	seen   snapshot.Snapshot // what it shows was read from the table
+	rows   []Row
+	bytes  int
 }
 
 type state int
@@ -89,6 +93,13 @@ func (b *Buffer) Begin(server time.Time) {
 
 // End forgets everything: the stream has ended.
 func (b *Buffer) End() { b.Begin(time.Time{}) }
+
+// From returns when the stream's server started; zero: there is no stream.
+func (b *Buffer) From() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.server
+}
 
 // Streams reports whether there is a stream that is not behind the table.
 func (b *Buffer) Streams() bool {
@@ -172,21 +183,22 @@ func (b *Buffer) ignore(s *shard) {
 	s.state, s.open, s.seen, s.rows, s.bytes = ignored, nil, snapshot.Snapshot{}, nil, 0
 }
 
-// Answers reports whether the log can answer all requests, and whether it has nothing for them.
-func (b *Buffer) Answers(requests []step.Request) (yes, nothing bool) {
+// Answers reports whether the log can answer all requests, and whether it has nothing for them. It cannot if a shard was not read from the
+// table for tableEvery: rows stay the truth, whatever becomes of the stream.
+func (b *Buffer) Answers(requests []step.Request, now time.Time) (yes, nothing bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.answers(requests)
+	return b.answers(requests, now)
 }
 
-func (b *Buffer) answers(requests []step.Request) (yes, nothing bool) {
+func (b *Buffer) answers(requests []step.Request, now time.Time) (yes, nothing bool) {
 	if b.server.IsZero() || b.late {
 		return false, false
 	}
 	rows := 0
 	for _, q := range requests {
 		s := b.shards[q.Shard]
-		if s == nil || s.Ref != q.Ref || s.state != complete || !b.rules.covers(q) {
+		if s == nil || s.Ref != q.Ref || s.state != complete || !b.rules.covers(q) || now.Sub(s.looked) >= tableEvery {
 			return false, false
 		}
 		rows += len(s.rows)
@@ -200,7 +212,7 @@ func (b *Buffer) answers(requests []step.Request) (yes, nothing bool) {
 func (b *Buffer) Take(requests []step.Request, visible snapshot.Snapshot, server, sent time.Time) (found []step.Found, cut, waiting []int64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if yes, _ := b.answers(requests); !yes || !server.Equal(b.server) {
+	if yes, _ := b.answers(requests, sent); !yes || !server.Equal(b.server) {
 		return nil, nil, nil, false
 	}
 	found = make([]step.Found, len(requests))
@@ -289,9 +301,9 @@ func (b *Buffer) Prepare(requests []step.Request) (writers bool) {
 	return writers
 }
 
-// Learn says what a read of the table has found, what its snapshot showed before it read the rows, and when its server started. It returns
+// Learn says what a read of the table has found, what its snapshot showed before it read the rows, when its server started and when it was sent. It returns
 // the shards that should be read again soon, so that the log can answer for them.
-func (b *Buffer) Learn(requests []step.Request, a step.Answer, before snapshot.Snapshot, server time.Time) (again []int64) {
+func (b *Buffer) Learn(requests []step.Request, a step.Answer, before snapshot.Snapshot, server, sent time.Time) (again []int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, q := range requests {
@@ -299,6 +311,7 @@ func (b *Buffer) Learn(requests []step.Request, a step.Answer, before snapshot.S
 		if s == nil || s.Ref != q.Ref {
 			continue
 		}
+		s.looked = sent
 		if s.found = len(a.Shards[i].Above) < q.Limit; !server.Equal(b.server) || !s.found && (q.Table || s.state != complete) {
 			b.ignore(s)
 			continue

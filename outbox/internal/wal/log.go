@@ -27,6 +27,8 @@ const (
 	watchEvery = time.Second
 	// confirmEvery is how often the server is told what was received.
 	confirmEvery = time.Second
+	// silence is how long a stream may show nothing while the log grows.
+	silence = 10 * time.Second
 	// endTimeout is how long the connection of a relay that has ended may take to end.
 	endTimeout = 5 * time.Second
 	// firstRetry and mostRetry bound the time between two attempts to read the slot.
@@ -45,10 +47,13 @@ type Log struct {
 	logger *slog.Logger
 	poll   time.Duration // between two looks for rows while there is no stream
 
-	leads    atomic.Bool
 	received atomic.Uint64 // everything before it was received
+	heard    atomic.Int64  // when the stream last showed anything, in nanoseconds
 	lag      atomic.Int64
 	falls    atomic.Int64
+
+	mu  sync.Mutex
+	end context.CancelCauseFunc // of the stream; nil: there is none
 
 	fallen   bool // to the table: it was reported
 	distrust bool // the slot has failed: another one is needed
@@ -76,9 +81,9 @@ func (l *Log) Check(ctx context.Context) error {
 
 // Status is what metrics report.
 type Status struct {
-	Leads, Streams bool
-	Lag            int64 // bytes of the log that the server keeps for the slot
-	Falls, Spills  int64 // how often the relay went back to the table, and how often a shard did because there were too many rows
+	Streams       bool
+	Lag           int64 // bytes of the log that the server keeps for the slot
+	Falls, Spills int64 // how often the relay went back to the table, and how often a shard did because there were too many rows
 }
 
 // Reads is 1 if the relay reads the log, else 0.
@@ -91,7 +96,7 @@ func (s Status) Reads() int64 {
 
 // Status returns the status.
 func (l *Log) Status() Status {
-	return Status{Leads: l.leads.Load(), Streams: l.Buffer.Streams(), Lag: l.lag.Load(), Falls: l.falls.Load(), Spills: l.Buffer.Spills()}
+	return Status{Streams: l.Buffer.Streams(), Lag: l.lag.Load(), Falls: l.falls.Load(), Spills: l.Buffer.Spills()}
 }
 
 // Lead waits until no other relay holds shards or reads the slot. It returns false if ctx ends before.
@@ -101,10 +106,13 @@ func (l *Log) Lead(ctx context.Context) bool {
 		switch {
 		case ctx.Err() != nil:
 			return false
+		case err == nil:
+			l.lag.Store(s.Lag)
+		}
+		switch {
 		case err != nil:
 			l.logger.WarnContext(ctx, "look which relay reads the log", "error", err)
 		case !s.Others && (s.Reader == 0 || s.Own || s.Orphaned):
-			l.leads.Store(true)
 			return true
 		case first:
 			l.logger.InfoContext(ctx, "another relay forwards the events: standing by")
@@ -123,7 +131,6 @@ func (l *Log) Run(ctx context.Context) error {
 	defer func() {
 		cancel()
 		watching.Wait()
-		l.leads.Store(false)
 	}()
 	watching.Go(func() { l.watch(ctx) })
 	retry := time.Duration(0)
@@ -165,9 +172,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // watch measures the slot's lag, and makes the relay read the table while there is no stream or it is behind. The stream is behind if it has
-// not shown what the log had a second ago.
+// not shown what the log had a second ago. watch ends a stream that cannot be trusted.
 func (l *Log) watch(ctx context.Context) {
 	var before uint64
+	var published time.Time
 	for watched := time.Now(); sleep(ctx, l.poll); {
 		if !l.Buffer.Streams() {
 			l.wakes.Add(nil)
@@ -176,11 +184,42 @@ func (l *Log) watch(ctx context.Context) {
 			continue
 		}
 		watched = time.Now()
-		if s, err := l.store.State(ctx); err == nil {
-			l.lag.Store(s.Lag)
-			l.Buffer.SetLate(l.received.Load() < before)
-			before = s.Flushed
+		server := l.Buffer.From()
+		s, err := l.store.State(ctx)
+		if err != nil {
+			continue
 		}
+		l.lag.Store(s.Lag)
+		late := l.received.Load() < before
+		l.Buffer.SetLate(late)
+		before = s.Flushed
+		if server.IsZero() {
+			continue
+		}
+		switch {
+		case !server.Equal(s.Server):
+			l.cut(errors.New("the stream comes from another server than the table"))
+		case s.Standby:
+			l.cut(errors.New("the server takes the reader of the log for a synchronous standby: name the standbys in synchronous_standby_names"))
+		case late && watched.Sub(time.Unix(0, l.heard.Load())) > silence:
+			l.cut(errors.New("the stream is silent although the log grows"))
+		}
+		if watched.Sub(published) >= tableEvery {
+			published = watched
+			l.wakes.Add(nil) // each shard is read from the table now and then
+			if err := l.store.Published(ctx); err != nil && ctx.Err() == nil {
+				l.cut(err)
+			}
+		}
+	}
+}
+
+// cut ends the stream.
+func (l *Log) cut(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end != nil {
+		l.end(err)
 	}
 }
 
@@ -196,6 +235,9 @@ func (l *Log) follow(ctx context.Context) error {
 		_ = conn.Close(ctx) // nothing is lost with it
 	}()
 	if err := l.prepare(ctx, conn); err != nil {
+		return err
+	}
+	if err := errors.Join(l.store.Ready(ctx), l.store.Publish(ctx)); err != nil {
 		return err
 	}
 	// Rows before the end of the log are in the table, so the stream need not show them. The position is taken before Begin, so rows that the
@@ -215,7 +257,22 @@ func (l *Log) follow(ctx context.Context) error {
 	l.wakes.Add(nil)
 	l.logger.InfoContext(ctx, "reading the log", "slot", l.store.Slot)
 	l.fallen = false
-	return l.failed(l.receive(ctx, conn))
+	streaming, end := context.WithCancelCause(ctx)
+	l.mu.Lock()
+	l.end = end
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		l.end = nil
+		l.mu.Unlock()
+		end(nil)
+	}()
+	l.heard.Store(time.Now().UnixNano())
+	err = l.receive(streaming, conn)
+	if cause := context.Cause(streaming); cause != nil && ctx.Err() == nil {
+		return cause
+	}
+	return l.failed(err)
 }
 
 // prepare sees that there is a slot that this relay can read.
@@ -304,6 +361,7 @@ func (l *Log) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Durati
 			}
 			return err
 		}
+		l.heard.Store(time.Now().UnixNano())
 		data, ok := msg.(*pgproto3.CopyData)
 		if !ok || len(data.Data) == 0 {
 			if failure, ok := msg.(*pgproto3.ErrorResponse); ok {

@@ -37,7 +37,7 @@ func NewReader(table *store.Reader, buffer *Buffer, wakes *wake.Collector) *Read
 // Read answers the requests.
 func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters bool) (step.Answer, error) {
 	now := time.Now()
-	if yes, nothing := r.buffer.Answers(requests); yes && (!askWriters || now.Sub(r.looked) < lookEvery) {
+	if yes, nothing := r.buffer.Answers(requests, now); yes && (!askWriters || now.Sub(r.looked) < lookEvery) {
 		if nothing && now.Sub(r.asked) < lookEvery {
 			return step.Answer{Shards: make([]step.Found, len(requests))}, nil
 		}
@@ -54,7 +54,7 @@ func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters b
 	if askWriters {
 		r.looked = now
 	}
-	r.again(againAfter, r.buffer.Learn(requests, answer, r.table.Snapshot, r.table.Server))
+	r.again(againAfter, r.buffer.Learn(requests, answer, r.table.Snapshot, r.table.Server, now))
 	return answer, nil
 }
 

@@ -206,7 +206,7 @@ func (w *world) read() {
 	w.found = map[int64]bool{}
 	requests := []step.Request{q}
 	curious := w.tracker.Curious()
-	if yes, _ := w.buffer.Answers(requests); yes && (!curious || w.random.IntN(3) > 0) {
+	if yes, _ := w.buffer.Answers(requests, time.Time{}); yes && (!curious || w.random.IntN(3) > 0) {
 		s := w.snapshot()
 		for range w.random.IntN(2) {
 			w.happen()
@@ -238,7 +238,7 @@ func (w *world) read() {
 		}
 	}
 	w.happen()
-	w.buffer.Learn(requests, step.Answer{Shards: []step.Found{found}, Writers: open}, before, started)
+	w.buffer.Learn(requests, step.Answer{Shards: []step.Found{found}, Writers: open}, before, started, time.Time{})
 	for _, e := range found.Listed {
 		w.found[e.Seq] = true
 	}
