@@ -105,14 +105,14 @@ func (s *sources) measure(ctx context.Context, way *sourceWay) error {
 		return err
 	}
 	began := time.Now()
-	if err := way.latency.measure(ctx, s.env.dsn, s.schema, s.probe, s.env.size.box); err != nil {
+	if err := way.measure(ctx, s.env.dsn, s.schema, s.probe, s.env.size.box); err != nil {
 		return err
 	}
 	after, err := cpuTime(ctx, s.pool)
 	if err != nil {
 		return err
 	}
-	way.cpu = append(way.cpu, (after - before).Seconds()/time.Since(began).Seconds())
+	way.cpu = append(way.cpu, (after-before).Seconds()/time.Since(began).Seconds())
 	rate, err := s.drain(ctx, way)
 	way.drained = append(way.drained, rate)
 	return err
