@@ -31,7 +31,8 @@ type loop struct {
 	leases  map[step.Ref]lease
 	ending  bool
 	wrote   time.Time // the journal; there is one poll at a time
-	asked   bool      // operators' settings have come since the read began
+	paused  bool      // an operator has paused a topic since Run began
+	resumed bool      // perhaps, since the read began
 	changed bool      // the shards or the number of gaps may have changed since the last call of Relay.hold
 }
 
@@ -118,15 +119,23 @@ func (l *loop) apply(in step.Input) {
 		if err := l.relay.counting.Renewed(in, l.relay.cfg.LeaseTTL, time.Now()); err != nil {
 			l.end(err)
 		}
-	case step.BlockedLoaded, step.Polled:
-		l.asked = true
+	case step.BlockedLoaded:
+		l.heard(in.Controls)
+	case step.Polled:
+		l.heard(in.Controls)
 	case step.ReadDone:
 		l.changed = true
-		if l.asked {
+		if l.resumed { // the log may have shown events that were discarded meanwhile
 			in.Unload()
 		}
 	}
 	l.core.Apply(time.Now(), in)
+}
+
+// heard records operators' settings that have come.
+func (l *loop) heard(controls []step.Control) {
+	l.paused = l.paused || slices.ContainsFunc(controls, func(c step.Control) bool { return c.Paused != 0 })
+	l.resumed = l.resumed || l.paused
 }
 
 // woken returns the wake-ups since the previous call.
@@ -147,7 +156,7 @@ func (l *loop) start(action step.Action) {
 		l.relay.report(a)
 		return
 	case step.Read:
-		l.asked = false
+		l.resumed = false
 	case step.Renew:
 		l.relay.stand(a.Topics)
 		if a.Struggling && l.relay.log != nil && time.Now().After(l.relay.keepUntil) { // the relays that stand by hold no leases: one of them may get on
