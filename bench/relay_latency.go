@@ -39,6 +39,7 @@ type latency struct {
 	note string
 	// produce commits events at the pace for that long and tells when each was committed.
 	produce func(ctx context.Context, lasts time.Duration, committed *times) error
+	options []func(*outbox.RelayConfig)
 	p50     []float64
 	p99     []float64
 }
@@ -97,7 +98,7 @@ func runRelayLatency(ctx context.Context, env *environment) (r *report, err erro
 // measure runs a relay and the producer.
 func (l *latency) measure(ctx context.Context, dsn, schema string, probe withOutbox, lasts time.Duration) (err error) {
 	committed, to := newTimes(), &arrivals{times: newTimes()}
-	stop, err := startRelays(ctx, dsn, schema, to, 1)
+	stop, err := startRelays(ctx, dsn, schema, to, 1, l.options...)
 	if err != nil {
 		return err
 	}

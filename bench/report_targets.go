@@ -45,6 +45,9 @@ var targets = map[string]map[string]target{
 		"nudge_p99_ms":         atMost(5),
 		"other_process_p99_ms": atMost(20),
 	},
+	"relay-wal": {
+		"wal_commit_to_publish_p99_ms": atMost(5),
+	},
 	"relay-kafka": {
 		"transactional_vs_at_least_once": atLeast(0.8),
 	},

@@ -7,7 +7,7 @@ import (
 )
 
 // scenarios is the registry, in the order in which the usage lists it.
-var scenarios = []scenario{outboxWrite, relayDrain, relayHeld, relayLatency, relayKafka, claims, pubsubs, endToEnd, kafkaEOS, consolePages}
+var scenarios = []scenario{outboxWrite, relayDrain, relayHeld, relayLatency, relayWAL, relayKafka, claims, pubsubs, endToEnd, kafkaEOS, consolePages}
 
 // scenario is one comparison of Millrace with its peers.
 type scenario struct {

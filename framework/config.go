@@ -283,6 +283,9 @@ func (c Config) Validate() error {
 	if c.Outbox.Delivery == outbox.Transactional && (c.Broker != "kafka" || c.Migration.To != "" || c.Fleet.There()) {
 		wrong("Outbox.Delivery", "Transactional: want AtLeastOnce, or the broker kafka without Config.Migration and Config.Fleet: no other has the transactions that it needs")
 	}
+	if c.Outbox.Source == outbox.WAL && c.Fleet.There() {
+		wrong("Outbox.Source", "WAL: want Table with Config.Fleet, because an idle database has no relay that could read its log")
+	}
 	if c.Outbox.MaxBacklog < 0 {
 		wrong("Outbox.MaxBacklog", "%d: want 1 or more, or 0 for no limit", c.Outbox.MaxBacklog)
 	}

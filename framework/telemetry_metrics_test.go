@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -123,6 +124,13 @@ func TestMetricNames(t *testing.T) {
 		}
 		cfg := w.config()
 		cfg.Telemetry.MeterProvider = provider
+		if broker == "pubsub" {
+			cfg.Outbox.Source = outbox.WAL
+			t.Cleanup(func() {
+				_, err := w.pool.Exec(context.Background(), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where starts_with(slot_name, $1)`, w.schema+"_outbox_")
+				assert.NoError(t, err)
+			})
+		}
 		svc := w.service(cfg)
 		require.NoError(t, handle(svc, w.name("c"), w.topic("one"), func(context.Context, string) error { return nil }))
 		require.NoError(t, framework.Schedule(svc, "report", "@daily", framework.Topic[reportDue](w.topic("report.due")), dueAt))

@@ -83,7 +83,14 @@ func (f *cluster) committed() []string {
 
 // relayOn runs a relay that polls often and whose shards are soon free, until stop is called or the test ends.
 func (f *cluster) relayOn(pool *pgxpool.Pool, p message.Publisher) (stop func()) {
-	relay, err := outbox.NewRelay(pool, p, f.quick())
+	return f.relayFrom(outbox.Table, pool, p)
+}
+
+// relayFrom is relayOn with a source.
+func (f *cluster) relayFrom(source outbox.Source, pool *pgxpool.Pool, p message.Publisher) (stop func()) {
+	cfg := f.quick()
+	cfg.Source = source
+	relay, err := outbox.NewRelay(pool, p, cfg)
 	require.NoError(f.t, err)
 	return f.run(relay)
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/wal"
 )
 
 // WithoutGaps makes the relay forget gaps: what it reads, it reads in the order of the numbers alone.
@@ -33,3 +34,14 @@ func WithJournal(r *Relay, every time.Duration) { r.journal = every }
 
 // WithoutDurabilityCheck makes the relay publish what may not be on disk yet.
 func WithoutDurabilityCheck(r *Relay) { r.reader.Undurable = func(uint32) bool { return false } }
+
+// WithLogBuffer changes how many bytes of rows the relay keeps that the log has shown.
+func WithLogBuffer(r *Relay, bytes int) {
+	r.log.Buffer = wal.NewBuffer(bytes)
+	r.source = wal.NewReader(r.reader, r.log.Buffer, r.wakes)
+}
+
+// LogStatus returns for how many shards the log answers, and how often the rows of a shard were too many.
+func LogStatus(r *Relay) (shards int, spills int64) {
+	return r.log.Buffer.Complete(), r.log.Buffer.Spills()
+}

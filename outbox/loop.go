@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/registration"
 	"github.com/millrace-go/millrace/outbox/internal/relay"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
@@ -22,7 +23,7 @@ type loop struct {
 	relay   *Relay
 	core    *relay.Core
 	store   *store.Relay
-	reader  *store.Reader
+	reader  source
 	hard    context.Context         //nolint:containedctx // the loop lives as long as Run: hard ends when draining does
 	end     context.CancelCauseFunc // makes Run stop, as if its context had ended
 	inputs  chan step.Input
@@ -30,6 +31,8 @@ type loop struct {
 	leases  map[step.Ref]lease
 	ending  bool
 	wrote   time.Time // the journal; there is one poll at a time
+	paused  bool      // an operator has paused a topic since Run began
+	resumed bool      // perhaps, since the read began
 	changed bool      // the shards or the number of gaps may have changed since the last call of Relay.hold
 }
 
@@ -54,7 +57,7 @@ func newLoop(hard context.Context, end context.CancelCauseFunc, r *Relay) *loop 
 		gather = gatherTransactions
 	}
 	return &loop{
-		relay: r, store: r.store, reader: r.reader, hard: hard, end: end, inputs: make(chan step.Input, 64), leases: map[step.Ref]lease{},
+		relay: r, store: r.store, reader: r.source, hard: hard, end: end, inputs: make(chan step.Input, 64), leases: map[step.Ref]lease{},
 		core: relay.New(relay.Config{
 			BatchSize: r.cfg.BatchSize, MaxInFlight: r.cfg.MaxInFlight, Batches: batches || r.once != nil,
 			PollInterval: r.cfg.PollInterval, LeaseTTL: r.cfg.LeaseTTL, StuckAfter: 2 * r.cfg.PublishTimeout, CrashPause: r.pause, Gather: gather,
@@ -113,13 +116,26 @@ func (l *loop) apply(in step.Input) {
 	switch in := in.(type) {
 	case step.Renewed:
 		l.changed = true
-		if err := l.relay.counting.renewed(in, l.relay.cfg.LeaseTTL, time.Now()); err != nil {
+		if err := l.relay.counting.Renewed(in, l.relay.cfg.LeaseTTL, time.Now()); err != nil {
 			l.end(err)
 		}
+	case step.BlockedLoaded:
+		l.heard(in.Controls)
+	case step.Polled:
+		l.heard(in.Controls)
 	case step.ReadDone:
 		l.changed = true
+		if l.resumed { // the log may have shown events that were discarded meanwhile
+			in.Unload()
+		}
 	}
 	l.core.Apply(time.Now(), in)
+}
+
+// heard records operators' settings that have come.
+func (l *loop) heard(controls []step.Control) {
+	l.paused = l.paused || slices.ContainsFunc(controls, func(c step.Control) bool { return c.Paused != 0 })
+	l.resumed = l.resumed || l.paused
 }
 
 // woken returns the wake-ups since the previous call.
@@ -139,8 +155,13 @@ func (l *loop) start(action step.Action) {
 	case step.Report:
 		l.relay.report(a)
 		return
+	case step.Read:
+		l.resumed = false
 	case step.Renew:
 		l.relay.stand(a.Topics)
+		if a.Struggling && l.relay.log != nil && time.Now().After(l.relay.keepUntil) { // the relays that stand by hold no leases: one of them may get on
+			l.end(errStruggles)
+		}
 	case step.EndLease:
 		if held, ok := l.leases[a.Ref]; ok {
 			held.cancel()
@@ -306,19 +327,19 @@ func (r *Relay) publish(ctx context.Context, a step.Publish, once *onceShard) st
 		}
 	}
 	now := time.Now()
-	switch term, ok := r.counting.begin(now); {
+	switch term, ok := r.counting.Begin(now); {
 	case !a.InTime(now):
 		answer.Results = repeat(step.ErrLeaseOver, len(a.Rows))
 	case !ok:
-		answer.Results = repeat(errUnregistered, len(a.Rows))
+		answer.Results = repeat(registration.ErrUnregistered, len(a.Rows))
 	default:
 		if once != nil {
 			answer.Results = r.once.publish(ctx, once, a)
 		} else {
 			answer.Results = r.send(ctx, a, new(sync.Once))
 		}
-		if !r.counting.counts(term, time.Now()) {
-			answer.Results = repeat(errUnregistered, len(a.Rows))
+		if !r.counting.Counts(term, time.Now()) {
+			answer.Results = repeat(registration.ErrUnregistered, len(a.Rows))
 		}
 	}
 	if a.Noted && answer.Results[0] != nil {
@@ -345,6 +366,9 @@ func (r *Relay) report(p step.Report) {
 	case step.ReportPaused:
 		log.Info("an operator has paused the topic: its events wait", "topic", p.Topic)
 	case step.ReportResumed:
+		if r.log != nil { // an operator may have discarded events that the log has shown
+			r.log.Buffer.Forget()
+		}
 		log.Info("an operator has resumed the topic", "topic", p.Topic)
 	case step.ReportRedirected:
 		log.Info("the events of the topic are published to this topic from now on", "topic", p.Topic, "to", p.Action)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
@@ -74,7 +73,10 @@ func (n *Notifier) Run(ctx context.Context) error {
 func (r *Relay) listen(ctx context.Context) {
 	var wait time.Duration
 	for ctx.Err() == nil {
-		err := r.listenOnce(ctx, func() { wait = 0 })
+		err := store.Listen(ctx, r.pool, r.cfg.Schema, func() {
+			wait = 0
+			r.wakes.AddLook() // finds events that were committed while no connection listened
+		}, r.wakes.AddPayload)
 		if ctx.Err() != nil {
 			return
 		}
@@ -84,29 +86,5 @@ func (r *Relay) listen(ctx context.Context) {
 		case <-ctx.Done():
 		case <-time.After(wait):
 		}
-	}
-}
-
-func (r *Relay) listenOnce(ctx context.Context, listening func()) error {
-	conn, err := store.Connect(ctx, r.pool) // a connection of its own: it waits all the time, and the pool's connections are for work
-	if err != nil {
-		return err
-	}
-	defer func() {
-		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = conn.Close(cctx)
-	}()
-	if _, err := conn.Exec(ctx, `listen `+pgx.Identifier{store.Channel(r.cfg.Schema)}.Sanitize()); err != nil {
-		return err
-	}
-	listening()
-	r.wakes.AddLook() // finds events that were committed while no connection listened
-	for {
-		n, err := conn.WaitForNotification(ctx)
-		if err != nil {
-			return err
-		}
-		r.wakes.AddPayload(n.Payload)
 	}
 }

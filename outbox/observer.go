@@ -78,6 +78,13 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 	held := gauges.Int("millrace.outbox.shards", "{shard}", "Shards that this relay holds.")
 	oldest := gauges.Float("millrace.outbox.oldest.age", "s", "Age of the oldest unpublished event of each shard that this relay holds; 0 when there is none.")
 	topics := gauges.Int("millrace.outbox.topics", "{topic}", "Topics whose events wait in this relay: paused by an operator, failing because the broker takes none, or slow.")
+	var lag, reads, falls, spills metric.Int64ObservableGauge
+	if r.log != nil {
+		lag = gauges.Int("millrace.outbox.log.lag", "By", "Bytes of the write-ahead log that the server keeps for the relays' replication slot.")
+		reads = gauges.Int("millrace.outbox.log.reads", "{relay}", "1 while this relay reads the log, 0 while it reads only rows or stands by.")
+		falls = gauges.Int("millrace.outbox.log.falls", "{fall}", "Times that this relay could no longer read the log, or not begin to, and read only rows.")
+		spills = gauges.Int("millrace.outbox.log.spills", "{spill}", "Times that a shard had too many unread rows in the log, and was read from the table.")
+	}
 	stored := gauge.Ask(func(ctx context.Context) (store.Observed, error) { return r.store.Observe(ctx, r.holding()) })
 	return gauges.Report(func(ctx context.Context, to metric.Observer) error {
 		found, err := stored.Answer(ctx)
@@ -90,6 +97,13 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 			shard := o.with(attribute.Int("millrace.shard", int(s.Shard)))
 			to.ObserveInt64(pending, s.Events, shard)
 			to.ObserveFloat64(oldest, max(s.Oldest, 0), shard)
+		}
+		if r.log != nil {
+			s := r.log.Status()
+			to.ObserveInt64(lag, s.Lag, o.with())
+			to.ObserveInt64(reads, s.Reads(), o.with())
+			to.ObserveInt64(falls, s.Falls, o.with())
+			to.ObserveInt64(spills, s.Spills, o.with())
 		}
 		for state, n := range found.Failed {
 			to.ObserveInt64(failed, n, o.with(attribute.String("millrace.state", state)))

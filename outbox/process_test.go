@@ -36,6 +36,7 @@ const (
 	countsOften  = "counts often"           // an option
 	whileThereIs = "outage while there is " // and a file's name: an option
 	toKafka      = " to Kafka at "          // between a Delivery and brokers: an option
+	fromLog      = "from the log"           // an option: the log wakes the relay, and no poll
 	troubledBy   = "troubled by files in "  // and a folder's name: an option
 )
 
@@ -45,6 +46,7 @@ type deliveries struct {
 	t    testing.TB
 	read *os.File
 	to   *os.File
+	dsn  string // of the relays' database; "": the one that tests share
 
 	mu    sync.Mutex
 	lines []delivery
@@ -94,8 +96,12 @@ func (d *deliveries) relay(schema, option string) *exec.Cmd {
 	begun, begins, err := os.Pipe()
 	require.NoError(d.t, err)
 	defer begun.Close()
+	dsn := d.dsn
+	if dsn == "" {
+		dsn = devtest.Pool(d.t).Config().ConnString()
+	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), relayProcess+"="+schema, relayOption+"="+option, relayDSN+"="+devtest.Pool(d.t).Config().ConnString())
+	cmd.Env = append(os.Environ(), relayProcess+"="+schema, relayOption+"="+option, relayDSN+"="+dsn)
 	cmd.ExtraFiles = []*os.File{d.to, begins}
 	cmd.Stderr = d.t.Output()
 	err = cmd.Start()
@@ -193,9 +199,13 @@ func runRelayProcess() error {
 			return err
 		}
 	}
+	source, poll := outbox.Table, 20*time.Millisecond
+	if option == fromLog {
+		source, poll = outbox.WAL, time.Hour
+	}
 	relay, err := outbox.NewRelay(pool, broker, outbox.RelayConfig{
-		Delivery: delivery,
-		Schema:   os.Getenv(relayProcess), LeaseTTL: 2 * time.Second, BatchSize: 50, MaxInFlight: inFlight, PollInterval: 20 * time.Millisecond,
+		Delivery: delivery, Source: source,
+		Schema: os.Getenv(relayProcess), LeaseTTL: 2 * time.Second, BatchSize: 50, MaxInFlight: inFlight, PollInterval: poll,
 		PublishTimeout: timeout,
 		Logger:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	})

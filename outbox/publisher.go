@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/backlog"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -71,13 +72,18 @@ func (c PublisherConfig) withDefaults() PublisherConfig {
 	return c
 }
 
+// ErrBacklog is wrapped by Publish's error when the outbox holds PublisherConfig.MaxBacklog unpublished events, or more. The
+// transaction is still usable. Refuse the request that led to the event, or try it again later.
+var ErrBacklog = errors.New("too many unpublished events in the outbox")
+
 // Publisher writes events in the transaction that the message's context carries. It implements message.Publisher. It is
 // safe for concurrent use, but messages of one transaction are only as safe as that transaction is.
 type Publisher struct {
 	inserter   inserter
 	limits     transport.Limits
 	topic      atomic.Pointer[string] // the last topic that the limits allowed
-	backlog    *backlog
+	backlog    *backlog.Backlog
+	maxBacklog int
 	encode     func(topic string, msg *message.Message) error
 	propagator propagation.TextMapPropagator
 }
@@ -97,7 +103,7 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	}
 	cfg = cfg.withDefaults()
 	return &Publisher{
-		inserter: newInserter(schema), limits: cfg.Limits, backlog: newBacklog(schema, cfg.MaxBacklog), encode: cfg.Encode, propagator: cfg.Propagator,
+		inserter: newInserter(schema), limits: cfg.Limits, backlog: backlog.New(schema, cfg.MaxBacklog), maxBacklog: cfg.MaxBacklog, encode: cfg.Encode, propagator: cfg.Propagator,
 	}, nil
 }
 
@@ -121,7 +127,7 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	}
 	events, o, err := p.events(topic, msgs)
 	if err == nil {
-		err = p.inserter.hint(p.backlog.admit(msgs[0].Context(), o, undelayed(events), time.Now()))
+		err = p.inserter.hint(p.admit(msgs[0].Context(), o, undelayed(events)))
 	}
 	if err == nil {
 		err = p.inserter.write(msgs[0].Context(), o, events)
@@ -139,6 +145,26 @@ func (p *Publisher) Close() error { return nil }
 type owner struct {
 	pgx pgx.Tx
 	sql *sql.Tx
+}
+
+// count is a backlog.Count, in the owner's transaction.
+func (o owner) count(ctx context.Context, statement string, limit int64) (counted, estimate int64, err error) {
+	if o.sql != nil {
+		err = o.sql.QueryRowContext(ctx, statement, limit).Scan(&counted, &estimate)
+	} else {
+		err = o.pgx.QueryRow(ctx, statement, limit).Scan(&counted, &estimate)
+	}
+	return counted, estimate, err
+}
+
+// admit returns an error if there is no room for n events.
+func (p *Publisher) admit(ctx context.Context, o owner, n int64) error {
+	found, err := p.backlog.Admit(ctx, o.count, n, time.Now())
+	if err == nil && found > 0 {
+		err = fmt.Errorf("%w: about %d, PublisherConfig.MaxBacklog is %d: see that a relay runs and that the broker takes its messages, "+
+			"then try again", ErrBacklog, found, p.maxBacklog)
+	}
+	return err
 }
 
 func ownerOf(ctx context.Context) (o owner, ok bool) {

@@ -21,9 +21,11 @@ import (
 	"github.com/millrace-go/millrace/internal/self"
 	"github.com/millrace-go/millrace/internal/tally"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/registration"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/outbox/internal/wake"
+	"github.com/millrace-go/millrace/outbox/internal/wal"
 	"github.com/millrace-go/millrace/retry"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -65,6 +67,12 @@ type RelayConfig struct {
 	// of a schema the same: the shortest counts.
 	// The relay drops whole days. 1 h or more. Default: 0, events are not kept.
 	Archive time.Duration
+
+	// Source is where the relay finds new events. WAL reads them from PostgreSQL's write-ahead log, in the order of their commits and without
+	// a notification, whoever has written them. It needs wal_level = logical, a role with REPLICATION, and a direct connection. One relay
+	// reads the log and forwards the events of all shards; the others stand by. Give all relays of a schema the same Source.
+	// docs/operations.md says what the server needs and what to watch. Default: Table.
+	Source Source
 
 	// PollInterval is how often the relay looks for events that no wake-up announced, such as those of transactions that Millrace did
 	// not begin. 10 ms or more. Default: 1 s.
@@ -163,6 +171,9 @@ func (c RelayConfig) Validate() error {
 	case c.Delivery == Transactional && c.MaxInFlight > maxTransactionalInFlight:
 		errs = append(errs, fmt.Errorf("RelayConfig.MaxInFlight is %d: want at most %d where Delivery is Transactional: each transaction carries the IDs of that many events", c.MaxInFlight, maxTransactionalInFlight))
 	}
+	if c.Source != Table && c.Source != WAL {
+		errs = append(errs, fmt.Errorf("RelayConfig.Source is %v: want Table or WAL", c.Source))
+	}
 	if c.Archive != 0 && c.Archive < time.Hour {
 		errs = append(errs, fmt.Errorf("RelayConfig.Archive is %v: want 1h or more, or 0 for no archive", c.Archive))
 	}
@@ -196,6 +207,10 @@ type Relay struct {
 	publisher message.Publisher
 	store     *store.Relay
 	reader    *store.Reader
+	source    source        // reader, or the log in front of it
+	log       *wal.Log      // nil if Source is Table
+	keep      time.Duration // how long it keeps the log although it publishes nothing
+	keepUntil time.Time
 	gaps      func() gaps.Tracker
 	pause     time.Duration // how long the crash guard sets an event aside
 	delayed   string        // the statement that moves delayed events
@@ -204,7 +219,7 @@ type Relay struct {
 	running   atomic.Bool
 	begun     chan struct{} // closed when Run has started to forward events
 	wakes     *wake.Collector
-	counting  *registration
+	counting  *registration.Registration
 	counted   tally.Tally[store.Counted] // by topic, for the journal
 	journal   time.Duration              // between two writes of it
 
@@ -248,14 +263,21 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	if err != nil {
 		return nil, fmt.Errorf("outbox relay: create its instruments: %w", err)
 	}
-	statements := store.NewRelay(pool, schema, uuid.New(), self.Name, cfg.LeaseTTL, cfg.Archive)
+	id := uuid.New()
+	statements := store.NewRelay(pool, schema, id, self.Name, cfg.LeaseTTL, cfg.Archive)
 	statements.Broker, statements.Durable = cfg.Broker, cfg.Delivery == Transactional
-	return &Relay{
+	r := &Relay{
 		cfg: cfg, pool: pool, publisher: publisher, store: statements,
 		reader: store.NewReader(pool, schema), gaps: gaps.New, pause: time.Minute, delayed: store.Query("delayed_move", schema),
-		observer: observer, wakes: wake.New(), begun: make(chan struct{}), counting: &registration{broker: cfg.Broker},
+		observer: observer, wakes: wake.New(), begun: make(chan struct{}), counting: &registration.Registration{Broker: cfg.Broker},
 		counted: tally.Tally[store.Counted]{Most: maxCounted}, journal: journalEvery,
-	}, nil
+	}
+	r.source = r.reader
+	if cfg.Source == WAL {
+		r.log = wal.New(store.NewWal(pool, schema, id, cfg.LeaseTTL), r.wakes, cfg.Logger, cfg.PollInterval)
+		r.source = wal.NewReader(r.reader, r.log.Buffer, r.wakes)
+	}
+	return r, nil
 }
 
 // mayWrite returns an error if the role's transactions cannot write, because then each step of the relay would fail.
@@ -290,6 +312,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err == nil && r.cfg.Archive > 0 {
 		err = r.store.KeepArchive(ctx)
 	}
+	if err == nil && r.log != nil {
+		if err = r.log.Check(ctx); err != nil {
+			err = fmt.Errorf("RelayConfig.Source is WAL: %w", err)
+		}
+	}
 	if err == nil && r.cfg.Delivery == Transactional {
 		r.once, err = newOnce(ctx, r)
 	}
@@ -306,32 +333,23 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer stopObserving()
 	defer wake.Listen(r.cfg.Schema, r.wakes)()
 
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-
-	// Batches in flight when ctx ends get DrainTimeout to finish.
-	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(r.cfg.DrainTimeout, cancel) })()
-
+	listening, end := context.WithCancel(ctx)
+	defer end()
 	var loops sync.WaitGroup
 	if !r.cfg.PollOnly {
-		loops.Go(func() { r.listen(ctx) })
+		loops.Go(func() { r.listen(listening) })
 	}
 	if r.cfg.Archive > 0 {
-		loops.Go(func() { r.keepArchive(ctx) })
+		loops.Go(func() { r.keepArchive(listening) })
 	}
 	close(r.begun)
-	newLoop(hard, end, r).run(ctx)
+	err = r.forward(ctx)
+	end()
 	loops.Wait()
-	r.writeJournal(context.WithoutCancel(ctx))
-	if err := r.store.Leave(hard); err != nil {
-		r.cfg.Logger.WarnContext(ctx, "give the shards of the outbox back", "error", err)
-	}
 	if r.once != nil {
 		r.once.close()
 	}
-	if err := context.Cause(ctx); errors.Is(err, store.ErrElsewhere) {
+	if errors.Is(err, store.ErrElsewhere) {
 		return fmt.Errorf("run outbox relay: %w", err)
 	}
 	return nil

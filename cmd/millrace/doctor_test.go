@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,6 +119,30 @@ var troubles = map[string]func(x *explained){
 		x.exec(`insert into {schema}.migration (component, version, name) values ('outbox', 99, 'later')`)
 		x.finds("schema", `^the tables of outbox have version 99, but this command supports version 1$`)
 		x.exec(`delete from {schema}.migration where version = 99`)
+	},
+	"log not read": func(x *explained) {
+		relay, err := outbox.NewRelay(x.pool, publisherFunc(func(string, string) error { return nil }), outbox.RelayConfig{Schema: x.schema, Source: outbox.WAL, Logger: quiet})
+		require.NoError(x.t, err)
+		ctx, cancel := context.WithCancel(x.t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { assert.NoError(x.t, relay.Run(ctx)) })
+		active := func(want bool) {
+			require.Eventually(x.t, func() bool {
+				var is bool
+				err := x.pool.QueryRow(x.t.Context(), `select coalesce(bool_or(active and confirmed_flush_lsn is not null), false) from pg_replication_slots where starts_with(slot_name, $1)`, x.schema+"_outbox_").Scan(&is)
+				return err == nil && is == want
+			}, time.Minute, 10*time.Millisecond)
+		}
+		active(true)
+		f := x.finds("log", `^nothing bounds the log that the server keeps for the slot `+x.schema+`_outbox_[0-9a-f]{8}$`)
+		assert.Contains(x.t, f.Remedy, "max_slot_wal_keep_size = ")
+		cancel()
+		running.Wait()
+		active(false)
+		f = x.finds("log", `^no relay reads the slot `+x.schema+`_outbox_[0-9a-f]{8}$`)
+		assert.Contains(x.t, f.Remedy, "pg_drop_replication_slot")
+		x.exec(`select pg_drop_replication_slot(slot_name) from pg_replication_slots`)
+		x.exec(`drop publication ` + x.schema + `_outbox`)
 	},
 	"relay dead": func(x *explained) {
 		id := x.publish("e", "topic", "k", 0)

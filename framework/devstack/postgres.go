@@ -132,6 +132,8 @@ func (c cluster) serve(r *watchdog.Room, port int) []string {
 		"millrace.development=on", // "millrace doctor" checks it
 		"max_connections=600",
 		"wal_level=logical",
+		"max_replication_slots=50", // tests run side by side
+		"max_wal_senders=50",
 	}, c.settings...) {
 		argv = append(argv, "-c", setting)
 	}

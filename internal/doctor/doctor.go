@@ -114,6 +114,7 @@ var checks = []struct {
 	{"transactions", (*doctor).transactions},
 	{"partitions", (*doctor).partitions},
 	{"outbox", (*doctor).inOutbox},
+	{"log", (*doctor).log},
 	{"sequences", (*doctor).sequences},
 	{"dead-letters", (*doctor).deadLetters},
 	{"paused", (*doctor).paused},

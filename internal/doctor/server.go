@@ -157,7 +157,7 @@ func (d *doctor) autovacuum(ctx context.Context) error {
 
 // transactions reports what keeps vacuum from removing dead rows.
 func (d *doctor) transactions(ctx context.Context) error {
-	rows, err := d.pool.Query(ctx, d.query("transactions"), d.Limits.Transaction.Seconds())
+	rows, err := d.pool.Query(ctx, d.query("transactions"), d.Limits.Transaction.Seconds(), d.Schema)
 	if err != nil {
 		return err
 	}

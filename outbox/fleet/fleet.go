@@ -149,6 +149,9 @@ func New(provider Provider, publisher message.Publisher, cfg Config) (*Fleet, er
 	if cfg.Relay.Database != "" {
 		errs = append(errs, errors.New("Config.Relay.Database is set: want it empty, because the fleet sets it for each database"))
 	}
+	if cfg.Relay.Source == outbox.WAL {
+		errs = append(errs, errors.New("Config.Relay.Source is WAL: want Table, because an idle database has no relay that could read its log"))
+	}
 	schema, err := pgschema.Validate(cfg.Relay.Schema)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("Config.Relay.%w", err))

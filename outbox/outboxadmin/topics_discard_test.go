@@ -35,17 +35,32 @@ func (b blocking) Publish(topic string, msgs ...*message.Message) error {
 // resume, and a discarded event can be retried.
 func TestDiscardPending(t *testing.T) {
 	t.Parallel()
+	for _, source := range []outbox.Source{outbox.Table, outbox.WAL} {
+		t.Run(source.String(), func(t *testing.T) {
+			t.Parallel()
+			testDiscardPending(t, source)
+		})
+	}
+}
+
+func testDiscardPending(t *testing.T, source outbox.Source) {
 	const events = 1200 // more than two transactions discard
 	f := newFixture(t)
 	operator := f.as("_o", func(r string) outboxadmin.GrantRoles { return outboxadmin.GrantRoles{Operator: r} })
 	by := outboxadmin.By{Actor: "ada", Note: "test data"}
+	t.Cleanup(func() { // f.pool's relays have ended
+		assert.Eventually(t, func() bool {
+			_, err := f.pool.Exec(context.Background(), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where starts_with(slot_name, $1)`, f.schema+"_outbox_")
+			return err == nil
+		}, time.Minute, 20*time.Millisecond)
+	})
 	discard := func(ctx context.Context, s outboxadmin.PendingSelection) (int64, error) {
 		s.Topic = "stopped"
 		return outboxadmin.DiscardPending(ctx, operator.pool, f.schema, s, by)
 	}
 	broker := blocking{newTopicBroker(), make(chan struct{}, 10), make(chan struct{})}
 	for range 2 {
-		f.relay(broker, outbox.RelayConfig{})
+		f.relay(broker, outbox.RelayConfig{Source: source})
 	}
 	f.publishTo("stopped", "k0", "in flight")
 	<-broker.asked

@@ -28,8 +28,8 @@ type Writers map[string]struct{}
 // prepared is the prefix for prepared transactions (two-phase commit), which have no virtual ID.
 const prepared = "-1/"
 
-// anyOf reports whether one of the transactions is still open.
-func (w Writers) anyOf(earlier Writers) bool {
+// AnyOf reports whether one of the transactions is still open.
+func (w Writers) AnyOf(earlier Writers) bool {
 	for id := range w {
 		if _, ok := earlier[id]; ok || len(id) > 3 && id[:3] == prepared {
 			return true
@@ -106,7 +106,7 @@ func (g *tracker) Learn(v View) (surprised bool) {
 			g.begun, g.last, g.owners = true, v.Last, v.Writers
 			waiting = v.Writers
 		}
-		if v.Writers.anyOf(waiting) {
+		if v.Writers.AnyOf(waiting) {
 			return false
 		}
 		g.known, g.settled, g.hi, g.owners = true, g.last, max(g.last, g.floor), nil
@@ -145,7 +145,7 @@ func (g *tracker) age(w Writers) {
 	if w == nil {
 		return
 	}
-	if len(g.older) > 0 && !w.anyOf(g.owners) {
+	if len(g.older) > 0 && !w.AnyOf(g.owners) {
 		g.older = nil
 	}
 	if len(g.older) == 0 && len(g.newer) > 0 {

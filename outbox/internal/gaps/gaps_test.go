@@ -171,6 +171,6 @@ func TestGapsHaveABound(t *testing.T) {
 // A prepared transaction no longer shows under the ID that it had.
 func TestWritersOfATwoPhaseCommit(t *testing.T) {
 	t.Parallel()
-	assert.True(t, Writers{"-1/734": {}}.anyOf(Writers{"4/12": {}}))
-	assert.False(t, Writers{"4/13": {}, "5/12": {}}.anyOf(Writers{"4/12": {}}))
+	assert.True(t, Writers{"-1/734": {}}.AnyOf(Writers{"4/12": {}}))
+	assert.False(t, Writers{"4/13": {}, "5/12": {}}.AnyOf(Writers{"4/12": {}}))
 }

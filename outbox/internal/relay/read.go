@@ -103,7 +103,9 @@ func (s *shard) missing(now time.Time) (list []int64) {
 func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request {
 	batch := s.core.cfg.BatchSize
 	q := step.Request{Ref: s.Ref, From: s.gaps.From(), Limit: s.budget.Rows(batch), Bytes: s.budget.Bytes()}
-	if scanning, begun := s.gaps.Scanning(); scanning {
+	scanning, begun := s.gaps.Scanning()
+	q.Table = scanning || len(fetch) > 0 || drain != nil
+	if scanning {
 		q.Scan = !begun
 		q.Limit += len(s.held) + s.core.rules.passes(s) // a scan returns those again
 	} else {

@@ -22,6 +22,7 @@
 package step
 
 import (
+	"slices"
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
@@ -35,7 +36,7 @@ type Identity struct {
 
 // Row is a row of the outbox.
 type Row struct {
-	Place   [6]byte // its ctid
+	Place   [6]byte // its ctid; zero: it was read from the log
 	Seq     int64
 	EventID string
 	Topic   string
@@ -136,6 +137,7 @@ type ShardRow struct {
 type Request struct {
 	Ref
 	Scan  bool     // return the sequence's value
+	Table bool     // only the table has what it looks for: a scan, or rows that earlier reads left there or returned without payloads
 	From  int64    // return rows above it
 	Limit int      // at most this many
 	Bytes int      // limit of all payloads together; payloads beyond it are left out, except the first
@@ -162,6 +164,17 @@ type Answer struct {
 	Writers gaps.Writers // that were open before the read; nil if the read did not ask
 	Now     time.Time
 	Moved   bool // another server answered, or it was restarted: nothing remembered is valid
+}
+
+// Unload drops the payloads of rows that were not read from the table, so that they are read there before they are sent.
+func (a *Answer) Unload() {
+	for _, f := range a.Shards {
+		for _, e := range slices.Concat(f.Listed, f.Above) {
+			if e.Place == [6]byte{} {
+				e.Headers, e.Payload = nil, nil
+			}
+		}
+	}
 }
 
 // RescanRequest asks which rows of a shard exist.

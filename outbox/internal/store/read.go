@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/snapshot"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
@@ -17,22 +18,26 @@ type Reader struct {
 	// Undurable reports whether a committed transaction may not be on disk yet. A test replaces it to show that the check is needed.
 	Undurable func(transaction uint32) bool
 
+	// Snapshot is from before the rows of the last read. So that read has looked at everything that it shows.
+	Snapshot snapshot.Snapshot
+	// Server is when the server of the last answer started.
+	Server time.Time
+
 	pool *pgxpool.Pool
 	sql  readStatements
 
-	server time.Time // when it started
 	// Commits of transactions before durable are flushed. Those before pending are flushed once the flush position reaches pendingAt.
 	durable, pending, pendingAt uint64
 }
 
-type readStatements struct{ read, readMore, before, after, writers, last, flush string }
+type readStatements struct{ read, readMore, before, after, writers, last, flush, visible string }
 
 // NewReader returns a reader of the schema's outbox.
 func NewReader(pool *pgxpool.Pool, schema string) *Reader {
 	query := func(name string) string { return Query(name, schema) }
 	r := &Reader{pool: pool, sql: readStatements{
 		read: query("read"), readMore: query("read_more"), before: query("read_before"), after: query("read_after"),
-		writers: query("writers"), last: query("last_numbers"), flush: query("flush"),
+		writers: query("writers"), last: query("last_numbers"), flush: query("flush"), visible: query("read_visible"),
 	}}
 	r.Undurable = r.undurable
 	return r
@@ -72,9 +77,10 @@ func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters b
 			return nil
 		}})
 	}
-	statements = append(statements, statement{sql: r.sql.before, row: func(v [][]byte) error {
-		log.oldest = asUint8(v[0])
-		return nil
+	statements = append(statements, statement{sql: r.sql.before, row: func(v [][]byte) (err error) {
+		r.Snapshot, err = snapshot.Parse(v[0])
+		log.oldest = r.Snapshot.Oldest
+		return err
 	}})
 	for i := range requests {
 		statements = append(statements, r.rows(&requests[i], &a.Shards[i], &transactions, sent))
@@ -87,10 +93,7 @@ func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters b
 		r.durable, r.pendingAt = 0, 0
 		return step.Answer{}, err
 	}
-	if !server.Equal(r.server) {
-		a.Moved = !r.server.IsZero()
-		r.server, r.durable, r.pending, r.pendingAt = server, 0, 0, 0
-	}
+	a.Moved = r.moved(server)
 	r.note(log)
 	if log.flushed >= log.inserted || !slices.ContainsFunc(transactions, r.Undurable) {
 		return a, nil
@@ -102,6 +105,28 @@ func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters b
 	}
 	r.durable = log.oldest
 	return a, nil
+}
+
+// moved reports whether another server has answered, or the same after a restart.
+func (r *Reader) moved(server time.Time) bool {
+	if server.Equal(r.Server) {
+		return false
+	}
+	moved := !r.Server.IsZero()
+	r.Server, r.durable, r.pending, r.pendingAt = server, 0, 0, 0
+	return moved
+}
+
+// Visible takes a Snapshot without reading rows. The answer has the server's time.
+func (r *Reader) Visible(ctx context.Context) (a step.Answer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, ExchangeTimeout)
+	defer cancel()
+	err = roundTrip(ctx, r.pool, statement{sql: r.sql.visible, row: func(v [][]byte) (err error) {
+		r.Snapshot, err = snapshot.Parse(v[0])
+		a.Now, a.Moved = asTime(v[1]), r.moved(asTime(v[2]))
+		return err
+	}})
+	return a, err
 }
 
 // undurable compares transaction IDs as PostgreSQL does, modulo 2^32.

@@ -243,6 +243,23 @@ var byPlace = statement{sql: `select set_config('enable_seqscan', 'off', true)`}
 
 // Delete deletes exactly the rows of published events. It does not matter if some were deleted already.
 func (r *Relay) Delete(ctx context.Context, rows []step.ShardRow) error {
+	var placed, placeless []step.ShardRow // the log shows no places
+	for _, row := range rows {
+		if row.Place == [6]byte{} {
+			placeless = append(placeless, row)
+		} else {
+			placed = append(placed, row)
+		}
+	}
+	if len(placeless) > 0 {
+		if err := r.deleteMoved(ctx, placeless); err != nil || len(placed) == 0 {
+			return r.archived(ctx, err)
+		}
+	}
+	return r.deletePlaced(ctx, placed)
+}
+
+func (r *Relay) deletePlaced(ctx context.Context, rows []step.ShardRow) error {
 	n := len(rows)
 	places := array(tidArrayOID, pgtype.TIDOID, n, 6, func(b []byte, i int) []byte { return append(b, rows[i].Place[:]...) })
 	seqs := array(pgtype.Int8ArrayOID, pgtype.Int8OID, n, 8, func(b []byte, i int) []byte { return binary.BigEndian.AppendUint64(b, uint64(rows[i].Seq)) })
@@ -258,11 +275,17 @@ func (r *Relay) Delete(ctx context.Context, rows []step.ShardRow) error {
 	if deleted >= n {
 		return nil
 	}
-	shards := make([]int16, n)
+	return r.deleteMoved(ctx, rows)
+}
+
+// deleteMoved deletes rows by their numbers, through the index. The transaction commits without waiting for the disk, as that of delete.sql.
+func (r *Relay) deleteMoved(ctx context.Context, rows []step.ShardRow) error {
+	shards, seqs, ids := make([]int16, len(rows)), make([]int64, len(rows)), make([]string, len(rows))
 	for i, d := range rows {
-		shards[i] = d.Shard
+		shards[i], seqs[i], ids[i] = d.Shard, d.Seq, d.EventID
 	}
-	return r.transact(ctx, r.flushed(statement{sql: r.sql.deleteMoved, args: []argument{int2s(shards), seqs, ids}})...)
+	return r.transact(ctx, r.flushed(inOrder, statement{sql: `select set_config('synchronous_commit', 'off', true)`},
+		statement{sql: r.sql.deleteMoved, args: []argument{int2s(shards), int8s(seqs), texts(ids)}})...)
 }
 
 // flushed makes the transaction wait for the disk if deletes must be durable.

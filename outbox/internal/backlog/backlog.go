@@ -1,18 +1,14 @@
-package outbox
+// Package backlog keeps publishers from filling an outbox that nobody drains.
+package backlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
-
-// ErrBacklog is wrapped by Publish's error when the outbox holds PublisherConfig.MaxBacklog unpublished events, or more. The
-// transaction is still usable. Refuse the request that led to the event, or try it again later.
-var ErrBacklog = errors.New("too many unpublished events in the outbox")
 
 const (
 	// backlogInterval is how long a publisher relies on its last count of the outbox.
@@ -24,8 +20,8 @@ const (
 	backlogPart = 16
 )
 
-// backlog keeps a publisher from filling an outbox that nobody drains.
-type backlog struct {
+// Backlog estimates how full an outbox is. It is safe for concurrent use.
+type Backlog struct {
 	limit     int64
 	statement string
 
@@ -38,18 +34,23 @@ type backlog struct {
 	until    int64         // value of admitted at which the next count is due
 }
 
-func newBacklog(schema string, limit int) *backlog {
-	return &backlog{limit: int64(limit), statement: store.Query("backlog", schema)}
+// Count runs the statement, whose argument is the limit. It returns the number of events, up to the limit, and an estimate of the total.
+type Count func(ctx context.Context, statement string, limit int64) (counted, estimate int64, err error)
+
+// New returns a Backlog that allows that many events; 0: any number.
+func New(schema string, limit int) *Backlog {
+	return &Backlog{limit: int64(limit), statement: store.Query("backlog", schema)}
 }
 
-// admit reports an error if there is no room for n events. It counts the outbox, in the transaction of the context, when the last
+// Admit returns about how many events there are if there is no room for n more, and otherwise 0. It counts the outbox when the last
 // count is too old, or when this publisher has admitted as many events as that count allowed.
-func (b *backlog) admit(ctx context.Context, o owner, n int64, now time.Time) error {
+func (b *Backlog) Admit(ctx context.Context, count Count, n int64, now time.Time) (found int64, err error) {
 	if b.limit == 0 || n == 0 {
-		return nil
+		return 0, nil
 	}
 	b.mu.Lock()
-	last, found, began := b.checked, b.found, b.admitted
+	last, began := b.checked, b.admitted
+	found = b.found
 	stale := last.IsZero() || now.Sub(last) >= max(b.rest, backlogInterval)
 	if stale {
 		b.checked = now // concurrent calls rely on the previous count
@@ -60,26 +61,21 @@ func (b *backlog) admit(ctx context.Context, o owner, n int64, now time.Time) er
 	}
 	b.mu.Unlock()
 	if look {
-		var err error
-		if found, err = b.look(ctx, o, n, began); err != nil {
+		if found, err = b.look(ctx, count, n, began); err != nil {
 			b.mu.Lock()
 			b.checked = last
 			b.mu.Unlock()
-			return fmt.Errorf("check the backlog: %w", err)
+			return 0, fmt.Errorf("check the backlog: %w", err)
 		}
 	}
-	if found > 0 {
-		return fmt.Errorf("%w: about %d, PublisherConfig.MaxBacklog is %d: see that a relay runs and that the broker takes its messages, "+
-			"then try again", ErrBacklog, found, b.limit)
-	}
-	return nil
+	return found, nil
 }
 
 // look counts the outbox. It admits n events if there is room, and otherwise returns about how many events there are. began is the
 // value of b.admitted before the count.
-func (b *backlog) look(ctx context.Context, o owner, n, began int64) (found int64, err error) {
+func (b *Backlog) look(ctx context.Context, count Count, n, began int64) (found int64, err error) {
 	start := time.Now()
-	counted, estimate, err := b.count(ctx, o)
+	counted, estimate, err := count(ctx, b.statement, b.limit)
 	if err != nil {
 		return 0, err
 	}
@@ -98,14 +94,4 @@ func (b *backlog) look(ctx context.Context, o owner, n, began int64) (found int6
 		b.admitted += n
 	}
 	return found, nil
-}
-
-// count returns the number of events, up to the limit, and an estimate of the total.
-func (b *backlog) count(ctx context.Context, o owner) (counted, estimate int64, err error) {
-	if o.sql != nil {
-		err = o.sql.QueryRowContext(ctx, b.statement, b.limit).Scan(&counted, &estimate)
-	} else {
-		err = o.pgx.QueryRow(ctx, b.statement, b.limit).Scan(&counted, &estimate)
-	}
-	return counted, estimate, err
 }

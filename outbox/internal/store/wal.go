@@ -1,0 +1,209 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+)
+
+// Wal has the statements about the outbox's part of the write-ahead log. It is safe for concurrent use.
+type Wal struct {
+	Slot, Publication string // their names
+
+	pool             *pgxpool.Pool
+	schema           string
+	id               uuid.UUID
+	ttl              time.Duration
+	readySQL, pubSQL string
+	slotSQL          string
+}
+
+// NewWal returns the statements for the relay with that ID.
+func NewWal(pool *pgxpool.Pool, schema string, id uuid.UUID, ttl time.Duration) *Wal {
+	return &Wal{
+		Slot: SlotName(pool.Config().ConnConfig.Database, schema), Publication: PublicationName(schema), pool: pool, schema: schema, id: id, ttl: ttl,
+		readySQL: Query("wal_ready", schema), pubSQL: Query("wal_publication", schema), slotSQL: Query("wal_slot", schema),
+	}
+}
+
+// SlotName is the name of the replication slot that relays read. Names of slots are those of a server, so it depends on the database.
+func SlotName(database, schema string) string {
+	sum := sha256.Sum256([]byte(database + "\x00" + schema))
+	return schema[:min(len(schema), 40)] + "_outbox_" + hex.EncodeToString(sum[:4])
+}
+
+// PublicationName is the name of the publication of the outbox's inserts.
+func PublicationName(schema string) string { return schema[:min(len(schema), 55)] + "_outbox" }
+
+// Application is the name by which other relays recognize the connection that reads the slot.
+func (w *Wal) Application() string { return "millrace-relay-" + w.id.String() }
+
+// Ready returns an error that names the remedy if the role cannot read the log, or no slot is left.
+func (w *Wal) Ready(ctx context.Context) error {
+	var level, role string
+	var replicates, free, anyStandby bool
+	err := w.ask(ctx, statement{sql: w.readySQL, args: []argument{text(w.Slot)}, row: func(v [][]byte) error {
+		level, replicates, free, role, anyStandby = string(v[0]), v[1][0] != 0, v[2][0] != 0, string(v[3]), v[4][0] != 0
+		return nil
+	}})
+	switch {
+	case err != nil:
+		return err
+	case level != "logical":
+		return fmt.Errorf(`wal_level is %s: run "alter system set wal_level = logical" and restart the server, or read the table`, level)
+	case !replicates:
+		return fmt.Errorf(`the role %s may not read the log: run "alter role %s replication", or read the table`, role, pgx.Identifier{role}.Sanitize())
+	case anyStandby:
+		return errors.New("synchronous_standby_names has *, so the server would count the reader of the log as a standby: name the standbys")
+	case !free:
+		return errors.New("no replication slot is free: raise max_replication_slots and restart the server, or drop a slot that nobody reads (select * from pg_replication_slots)")
+	}
+	return nil
+}
+
+// Published returns an error if there is no publication of the outbox's inserts. It creates none.
+func (w *Wal) Published(ctx context.Context) error {
+	exists, inserts, more, err := w.publication(ctx)
+	if err == nil && (!exists || !inserts || more) {
+		err = fmt.Errorf("the publication %s was dropped or changed", w.Publication)
+	}
+	return err
+}
+
+func (w *Wal) publication(ctx context.Context) (exists, inserts, more bool, err error) {
+	err = w.ask(ctx, statement{sql: w.pubSQL, args: []argument{text(w.Publication)}, row: func(v [][]byte) error {
+		exists, inserts, more = v[0][0] != 0, v[1][0] != 0, v[2][0] != 0
+		return nil
+	}})
+	return exists, inserts, more, err
+}
+
+// Publish creates the publication of the outbox's inserts, if there is none.
+func (w *Wal) Publish(ctx context.Context) error {
+	name := pgx.Identifier{w.Publication}.Sanitize()
+	create := pgschema.Render(`create publication `+name+` for table {schema}.outbox with (publish = 'insert')`, w.schema)
+	for created := false; ; created = true {
+		exists, inserts, more, err := w.publication(ctx)
+		switch {
+		case err != nil:
+			return err
+		case exists && (!inserts || more):
+			return fmt.Errorf(`the publication %s is not one of the inserts of the outbox alone: run "drop publication %s", then "%s"`, w.Publication, name, create)
+		case exists:
+			return nil
+		case created:
+			return fmt.Errorf("the publication %s was dropped", w.Publication)
+		}
+		var pgErr *pgconn.PgError
+		if _, err := w.pool.Exec(ctx, create); errors.As(err, &pgErr) && (pgErr.Code == "42710" || pgErr.Code == "23505") {
+			continue // another relay was faster
+		} else if err != nil {
+			return fmt.Errorf(`create the publication of the outbox: run "%s" as the owner of the table: %w`, create, err)
+		}
+	}
+}
+
+// SlotState is what the server says about the slot, and about other relays.
+type SlotState struct {
+	Exists   bool
+	Fits     bool   // it can be used
+	Lost     bool   // the server has removed its log
+	Reader   int    // the server's process that reads it; 0: none
+	Own      bool   // this relay has started that process
+	Orphaned bool   // the relay that has started it has ended
+	Standby  bool   // the server takes that process for a synchronous standby
+	Lag      int64  // bytes of the log that the server keeps for the slot
+	Others   bool   // another relay holds shards
+	Flushed  uint64 // the end of the log
+	Server   time.Time
+}
+
+// State returns the state of the slot.
+func (w *Wal) State(ctx context.Context) (s SlotState, err error) {
+	err = w.ask(ctx, statement{
+		sql: w.slotSQL, args: []argument{text(w.Slot), id(w.id), integer(int(w.ttl.Milliseconds()))},
+		row: func(v [][]byte) error {
+			is := func(i int) bool { return v[i][0] != 0 }
+			s = SlotState{
+				Exists: is(0), Fits: is(1), Lost: is(2), Reader: asInt4(v[3]), Own: is(4), Orphaned: is(5), Lag: asInt8(v[6]), Others: is(7),
+				Flushed: asUint8(v[8]), Server: asTime(v[9]), Standby: is(10),
+			}
+			return nil
+		},
+	})
+	return s, err
+}
+
+// ask sends a statement, and waits for the answer no longer than a lease lasts.
+func (w *Wal) ask(ctx context.Context, s statement) error {
+	ctx, cancel := context.WithTimeout(ctx, max(w.ttl, longestPatience))
+	defer cancel()
+	return roundTrip(ctx, w.pool, s)
+}
+
+// Terminate ends the server's process that reads the slot.
+func (w *Wal) Terminate(ctx context.Context, reader int) error {
+	return w.ask(ctx, statement{sql: `select pg_terminate_backend($1::int)`, args: []argument{integer(reader)}})
+}
+
+// Drop drops the slot.
+func (w *Wal) Drop(ctx context.Context) error {
+	return w.ask(ctx, statement{sql: `select pg_drop_replication_slot($1::text)`, args: []argument{text(w.Slot)}})
+}
+
+// Dial opens a connection for replication, with the pool's settings.
+func (w *Wal) Dial(ctx context.Context) (*pgconn.PgConn, error) {
+	cfg := w.pool.Config()
+	if cfg.BeforeConnect != nil {
+		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
+			return nil, err
+		}
+	}
+	cfg.ConnConfig.RuntimeParams["replication"] = "database"
+	cfg.ConnConfig.RuntimeParams["application_name"] = w.Application()
+	return pgconn.ConnectConfig(ctx, &cfg.ConnConfig.Config)
+}
+
+// Create creates the slot, on a connection of Dial. On PostgreSQL 17 and later it is one that standbys may synchronize, so that it survives
+// a failover. It waits for the transactions that have written something and still run.
+func (w *Wal) Create(ctx context.Context, conn *pgconn.PgConn) error {
+	version, _ := strconv.Atoi(first(conn.ParameterStatus("server_version")))
+	failover := ""
+	if version >= 17 {
+		failover = ", false, false, true"
+	}
+	_, err := conn.Exec(ctx, `select pg_create_logical_replication_slot('`+w.Slot+`', 'pgoutput'`+failover+`)`).ReadAll()
+	return err
+}
+
+// first returns the number at the beginning of a version.
+func first(version string) string {
+	for i, c := range version {
+		if c < '0' || c > '9' {
+			return version[:i]
+		}
+	}
+	return version
+}
+
+// End returns the end of the log and when the server started, on a connection of Dial.
+func (w *Wal) End(ctx context.Context, conn *pgconn.PgConn) (position uint64, server time.Time, err error) {
+	results, err := conn.Exec(ctx, `select (pg_current_wal_flush_lsn() - '0/0')::bigint, (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint`).ReadAll()
+	if err != nil {
+		return 0, time.Time{}, err
+	}
+	p, err1 := strconv.ParseUint(string(results[0].Rows[0][0]), 10, 64)
+	micros, err2 := strconv.ParseInt(string(results[0].Rows[0][1]), 10, 64)
+	return p, time.UnixMicro(micros), errors.Join(err1, err2)
+}

@@ -1,0 +1,311 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// logged is a fixture whose relays read the log, and nothing else wakes them.
+func logged(t testing.TB) *fixture {
+	f := newFixture(t)
+	t.Cleanup(f.forgetLog)
+	return f
+}
+
+// slot is the name of the slot that relays read.
+func (f *fixture) slot() string { return store.SlotName(f.pool.Config().ConnConfig.Database, f.schema) }
+
+// forgetLog drops the slot, once nobody reads it, and the publication.
+func (f *fixture) forgetLog() {
+	assert.Eventually(f.t, func() bool {
+		_, err := f.pool.Exec(context.Background(), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, f.slot())
+		return err == nil
+	}, longEnough, 20*time.Millisecond)
+	_, err := f.pool.Exec(context.Background(), `drop publication if exists `+pgx.Identifier{store.PublicationName(f.schema)}.Sanitize())
+	assert.NoError(f.t, err)
+}
+
+var fromTheLog = outbox.RelayConfig{Source: outbox.WAL, PollInterval: time.Hour, PollOnly: true, LeaseTTL: 2 * time.Second}
+
+// foreign commits events as a program in another language would: with plain SQL, and telling nobody.
+func (f *fixture) foreign(shard int, key string, payloads ...string) {
+	_, err := f.pool.Exec(f.t.Context(), `insert into `+f.schema+`.outbox (shard, seq, event_id, topic, key, headers, payload)
+		select $1::smallint, `+f.schema+`.outbox_next($1::smallint), gen_random_uuid(), $2, $3, '{}', convert_to(p, 'UTF8') from unnest($4::text[]) p`,
+		shard, topic, key, payloads)
+	assert.NoError(f.t, err)
+}
+
+// answers waits until the log answers for all shards.
+func answers(t testing.TB, r *outbox.Relay) {
+	t.Helper()
+	eventually(t, "the log answers", func() bool { shards, _ := outbox.LogStatus(r); return shards == 16 })
+}
+
+// An event that nobody announces is published at once, in the order of its key: the log shows it. Nothing else would: the next poll is in an
+// hour. What was rolled back is not published, and keeps nothing else.
+func TestLogShowsEventsOfAnyWriter(t *testing.T) {
+	t.Parallel()
+	f, broker := logged(t), newRecorder()
+	relay := f.newRelay(batchRecorder{broker}, fromTheLog)
+	f.run(relay)
+	answers(t, relay)
+	var want []string
+	for i := range 20 {
+		payload := strconv.Itoa(i)
+		want = append(want, payload)
+		_ = pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) error { // rolled back
+			assert.NoError(t, f.publisher.Publish(topic, newMessage(pgtx.With(t.Context(), tx), "k", "rolled back")))
+			return errOops
+		})
+		f.foreign(int(store.Hash("k", "")%16), "k", payload)
+		eventually(t, "it is published", func() bool { return len(broker.of("k")) == i+1 })
+	}
+	eventually(t, "its rows are deleted", func() bool { return f.rows() == 0 })
+	assert.Equal(t, want, broker.of("k"))
+	answers(t, relay)
+}
+
+// A transaction that waits for a standby is in the log, and not yet committed for anybody else: its primary may be lost, and the standby then
+// does not have it. Its event is published once it is visible.
+func TestLogWaitsForSynchronousStandbys(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"max_replication_slots": "1"}})
+	f := newCluster(t, devtest.PoolOn(t, server.DSN()), "standbys")
+	exec := func(sql string) {
+		_, err := f.pool.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	refused := func(pool *pgxpool.Pool) error {
+		relay, err := outbox.NewRelay(pool, newRecorder(), outbox.RelayConfig{Schema: f.schema, Source: outbox.WAL})
+		require.NoError(t, err)
+		return relay.Run(ctx)
+	}
+	exec(`select pg_create_logical_replication_slot('other', 'pgoutput')`)
+	assert.ErrorContains(t, refused(f.pool), "raise max_replication_slots")
+	exec(`select pg_drop_replication_slot('other'); create role plain login password 'plain' in role pg_read_all_data, pg_write_all_data`)
+	assert.ErrorContains(t, refused(devtest.PoolOn(t, server.DSN(), func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.User, cfg.ConnConfig.Password = "plain", "plain"
+	})), `run "alter role "plain" replication"`)
+
+	broker := newRecorder()
+	relay := f.newRelay(batchRecorder{broker}, fromTheLog)
+	f.run(relay)
+	answers(t, relay)
+	exec(`alter system set synchronous_standby_names = 'nobody'`)
+	exec(`select pg_reload_conf()`)
+	eventually(t, "commits wait", func() bool { // the checkpointer makes them
+		soon, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		defer cancel()
+		_, err := f.pool.Exec(soon, `select pg_logical_emit_message(true, 'probe', '')`)
+		return err != nil
+	})
+	var writing sync.WaitGroup
+	writing.Go(func() { f.foreign(1, "k", "waits") })
+	eventually(t, "the transaction waits for its standby", func() bool {
+		var waits bool
+		require.NoError(t, f.pool.QueryRow(ctx, `select exists (select from pg_stat_activity where wait_event = 'SyncRep' and query like 'insert%')`).Scan(&waits))
+		return waits
+	})
+	eventually(t, "the stream has shown it", func() bool {
+		var shown bool
+		require.NoError(t, f.pool.QueryRow(ctx, `select sent_lsn >= pg_current_wal_flush_lsn() from pg_stat_replication`).Scan(&shown))
+		return shown
+	})
+	assert.Never(t, func() bool { return len(broker.of("k")) > 0 }, 200*time.Millisecond, 20*time.Millisecond)
+	exec(`alter system reset synchronous_standby_names`)
+	exec(`select pg_reload_conf()`)
+	writing.Wait()
+	eventually(t, "it is published", func() bool { return len(broker.of("k")) == 1 })
+
+	// The server would take the relay for a standby, and report commits that no standby has.
+	exec(`alter system set synchronous_standby_names = '*'`)
+	exec(`select pg_reload_conf()`)
+	eventually(t, "the relay ends its stream", func() bool { shards, _ := outbox.LogStatus(relay); return shards == 0 })
+	assert.ErrorContains(t, refused(f.pool), "name the standbys")
+	exec(`alter system reset synchronous_standby_names`)
+	exec(`select pg_reload_conf()`)
+	answers(t, relay)
+}
+
+// Rows that do not fit into the buffer are read from the table, and then the log answers again.
+func TestLogGivesWayToTheTable(t *testing.T) {
+	t.Parallel()
+	f, broker := logged(t), newRecorder()
+	relay := f.newRelay(batchRecorder{broker}, fromTheLog)
+	outbox.WithLogBuffer(relay, 20_000)
+	f.run(relay)
+	answers(t, relay)
+	var want []string
+	for i := range 2000 {
+		want = append(want, strconv.Itoa(i))
+	}
+	f.foreign(5, "k", want...)
+	eventually(t, "all are published", func() bool { return len(broker.of("k")) == len(want) })
+	assert.Equal(t, want, broker.of("k"))
+	_, spills := outbox.LogStatus(relay)
+	assert.Positive(t, spills)
+	answers(t, relay)
+
+	// A log that no longer shows rows, and does not say so.
+	publication := pgx.Identifier{store.PublicationName(f.schema)}.Sanitize()
+	exec := func(sql string) {
+		_, err := f.pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	exec(`alter publication ` + publication + ` drop table ` + f.schema + `.outbox`)
+	f.foreign(5, "other", "1")
+	eventually(t, "it is published", func() bool { return len(broker.of("other")) == 1 })
+	exec(`alter publication ` + publication + ` add table ` + f.schema + `.outbox`)
+	answers(t, relay)
+}
+
+// One relay forwards the events of all shards while the other one stands by, and takes over when the first one ends.
+func TestLogHasOneReader(t *testing.T) {
+	t.Parallel()
+	f, first, second := logged(t), newRecorder(), newRecorder()
+	relay := f.newRelay(batchRecorder{first}, fromTheLog)
+	stop := f.run(relay)
+	answers(t, relay)
+	standby := f.newRelay(batchRecorder{second}, fromTheLog)
+	f.run(standby)
+	<-standby.Running()
+	f.foreign(1, "k", "1")
+	eventually(t, "the first one publishes", func() bool { return first.count() == 1 })
+	assert.Equal(t, []int{16}, f.holders())
+	stop()
+	answers(t, standby)
+	f.foreign(1, "k", "2")
+	eventually(t, "the second one publishes", func() bool { return second.count() == 1 })
+}
+
+// A relay whose publisher fails leaves the log to one that stands by.
+func TestLogIsLeftToARelayThatPublishes(t *testing.T) {
+	t.Parallel()
+	f, first, second := logged(t), &failing{batchRecorder: batchRecorder{newRecorder()}}, newRecorder()
+	expired := fmt.Errorf("%w: the credentials have expired", transport.ErrUnavailable)
+	first.err.Store(&expired)
+	relay := f.newRelay(first, fromTheLog)
+	f.run(relay)
+	answers(t, relay)
+	f.run(f.newRelay(batchRecorder{second}, fromTheLog))
+	f.foreign(1, "k", "1")
+	eventually(t, "the other one publishes", func() bool { return second.count() == 1 })
+}
+
+// Two relay processes read a log in turn while writers write: the one that reads is killed and stopped beyond its lease; the slot is dropped
+// and invalidated. Nothing is lost, nothing else is sent, and no event is overtaken by a later one of its key. Afterwards a relay reads
+// the log again.
+func TestLogStorm(t *testing.T) {
+	t.Parallel()
+	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"max_slot_wal_keep_size": "2MB"}})
+	f := newCluster(t, devtest.PoolOn(t, server.DSN()), "log_storm").fixture
+	f.aggregateTables()
+	broker := newDeliveries(t)
+	broker.dsn = server.DSN()
+	relays := []*exec.Cmd{broker.relay(f.schema, fromLog), broker.relay(f.schema, fromLog)}
+	defer func() {
+		for _, r := range relays {
+			kill(r)
+		}
+	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		f.write(ctx, func(ctx context.Context, tx pgx.Tx, key, payload string) error {
+			return f.publisher.Publish(topic, newMessage(pgtx.With(ctx, tx), key, payload))
+		})
+	})
+	stop := sync.OnceFunc(func() { cancel(); writing.Wait() })
+	defer stop()
+
+	exec := func(sql string, args ...any) {
+		_, err := f.pool.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+	}
+	// reads is which process reads the slot, and how it is called.
+	reads := func() (pid int, application string) {
+		_ = f.pool.QueryRow(t.Context(), `select a.pid, application_name from pg_replication_slots s join pg_stat_replication a on a.pid = s.active_pid
+			where slot_name = $1 and state = 'streaming'`, f.slot()).Scan(&pid, &application)
+		return pid, application
+	}
+	// leads waits until a relay reads the log for a while and events are published, and returns its place.
+	leads := func() (i int) {
+		n := len(broker.all())
+		eventually(t, "a relay reads the log", func() bool {
+			_, application := reads()
+			if len(broker.all()) < n+100 || application == "" {
+				return false
+			}
+			var name string
+			err := f.pool.QueryRow(t.Context(), `select name from `+f.schema+`.outbox_relay where 'millrace-relay-' || relay_id = $1 and expires_at > now()`, application).Scan(&name)
+			for at, r := range relays {
+				if err == nil && strings.Contains(name, strconv.Itoa(r.Process.Pid)) {
+					i = at
+					return true
+				}
+			}
+			return false
+		})
+		return i
+	}
+
+	i := leads()
+	kill(relays[i])
+	require.Equal(t, 1-i, leads(), "the standby takes over")
+	relays[i] = broker.relay(f.schema, fromLog)
+
+	i = leads()
+	require.NoError(t, relays[i].Process.Signal(syscall.SIGSTOP))
+	require.Equal(t, 1-i, leads(), "the standby takes over from one that is stopped")
+	require.NoError(t, relays[i].Process.Signal(syscall.SIGCONT))
+
+	leads()
+	for dropped := false; !dropped; { // the relay reads it again at once
+		pid, _ := reads()
+		exec(`select pg_terminate_backend($1)`, pid)
+		_, err := f.pool.Exec(t.Context(), `select pg_drop_replication_slot($1)`, f.slot())
+		dropped = err == nil
+	}
+
+	i = leads()
+	require.NoError(t, relays[1-i].Process.Signal(syscall.SIGSTOP))
+	require.NoError(t, relays[i].Process.Signal(syscall.SIGSTOP))
+	eventually(t, "the slot is invalidated", func() bool {
+		exec(`select pg_switch_wal()`)
+		exec(`checkpoint`)
+		var lost bool
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select exists (select from pg_replication_slots where slot_name = $1 and wal_status = 'lost')`, f.slot()).Scan(&lost))
+		return lost
+	})
+	for _, r := range relays {
+		require.NoError(t, r.Process.Signal(syscall.SIGCONT))
+	}
+	leads()
+
+	stop()
+	eventually(t, "the outbox is drained", func() bool { return f.rows() == 0 })
+	c := f.count(broker)
+	t.Logf("%+v", c)
+	assert.Zero(t, c.lost)
+	assert.Zero(t, c.inversions, "overtaken events")
+}
