@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/diff"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/format"
@@ -25,7 +26,7 @@ type plan struct {
 	Question string
 	Explain  string
 	N        outboxadmin.Count // number of selected events; zero for actions that select none
-	Lines    []planLine
+	Lines    []act.Line
 	Seen     string // identifies what the user decides about: if it differs later, the user is asked again
 	Changed  string // why it differs; "" if other events match
 	Of       string // which events the lines count; "" for all
@@ -43,44 +44,30 @@ type plan struct {
 	Nothing  string // why there is nothing to do
 }
 
-// planLine counts a part of the selection.
-type planLine struct {
-	N    int64
-	Text string
-}
-
-// outcome is the result of an action.
-type outcome struct {
-	Headline string
-	Lines    []planLine
-	Back     string
-	Page     string // a page with the details, instead of the lines
-}
-
 // action is an action that changes something. Both functions get the form's fields, which the URL of the plan also has.
 type action struct {
 	fields []string
 	plan   func(q *request, f url.Values) (plan, error)
-	run    func(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error)
+	run    func(ctx context.Context, db *act.Database, f url.Values, by operator.By) (act.Outcome, error)
 }
 
 // actions maps names in URLs to actions.
 func actions() map[string]action {
 	return map[string]action{
-		"replay":           {deadFields, planReplay, runReplay},
-		"discard":          {deadFields, planDiscard, runDiscard},
-		"outbox-retry":     {outboxFields, planOutboxRetry, runOutboxRetry},
-		"outbox-discard":   {outboxFields, planOutboxDiscard, runOutboxDiscard},
-		"stop":             {stopFields, planStop, runStop},
-		"continue":         {continueFields, planContinue, runContinue},
-		"archive-replay":   {filter.ArchiveNames, planArchive, runArchive},
-		"archive-stop":     {stopFields, planArchiveStop, runArchiveStop},
-		"archive-continue": {continueFields, planArchiveContinue, runArchiveContinue},
-		"pause":            {topicFields, planPause, runPause},
-		"resume":           {topicFields, planResume, runResume},
-		"resolve":          {resolveFields, planResolve, runResolve},
-		"forget":           {forgetFields, planForget, runForget},
-		"edit":             {editFields, planEdit, runEdit},
+		"replay":           {deadFields, planReplay, act.Replay},
+		"discard":          {deadFields, planDiscard, act.Discard},
+		"outbox-retry":     {outboxFields, planOutboxRetry, act.OutboxRetry},
+		"outbox-discard":   {outboxFields, planOutboxDiscard, act.OutboxDiscard},
+		"stop":             {stopFields, planStop, act.Stop},
+		"continue":         {continueFields, planContinue, act.Continue},
+		"archive-replay":   {filter.ArchiveNames, planArchive, act.Archive},
+		"archive-stop":     {stopFields, planArchiveStop, act.ArchiveStop},
+		"archive-continue": {continueFields, planArchiveContinue, act.ArchiveContinue},
+		"pause":            {topicFields, planPause, act.Pause},
+		"resume":           {topicFields, planResume, act.Resume},
+		"resolve":          {resolveFields, planResolve, act.Resolve},
+		"forget":           {forgetFields, planForget, act.Forget},
+		"edit":             {editFields, planEdit, act.Edit},
 	}
 }
 
@@ -176,7 +163,7 @@ func (q *request) act() error {
 	// An action continues when the browser disconnects; the audit has its outcome.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.ctx()), q.cfg.ActTimeout)
 	defer cancel()
-	done, err := a.run(ctx, q.db, form, by)
+	done, err := a.run(ctx, &q.db.Database, form, by)
 	q.forget()
 	if err != nil {
 		q.cfg.Logger.ErrorContext(ctx, "console action failed", "action", q.r.PathValue("action"), "user", q.user, "error", err)

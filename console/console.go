@@ -27,6 +27,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/assets"
 	"github.com/millrace-go/millrace/console/internal/cache"
 	"github.com/millrace-go/millrace/console/internal/figures"
@@ -178,11 +179,8 @@ type Console struct {
 // database is a database of the configuration.
 type database struct {
 	Name string
-	figures.Source
-	acting      sync.Mutex // one action at a time
-	jobs        *jobs.Jobs // replays of dead letters that this console continues
-	archiveJobs *jobs.Jobs // replays of the archive that this console continues
-	log         *slog.Logger
+	act.Database
+	acting sync.Mutex // one action at a time
 }
 
 // New returns a Console. Close it when the server ends.
@@ -193,7 +191,7 @@ func New(cfg Config) (*Console, error) {
 	}
 	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New()}
 	for _, d := range cfg.Databases {
-		db := &database{Name: d.Name, jobs: jobs.New(), archiveJobs: jobs.New(), log: cfg.Logger.With("database", d.Name)}
+		db := &database{Name: d.Name, Database: act.Database{Jobs: jobs.New(), ArchiveJobs: jobs.New(), Log: cfg.Logger.With("database", d.Name)}}
 		schema, _ := pgschema.Validate(d.Schema) // Validate has checked it
 		db.Source = figures.Source{Pool: d.Pool, Schema: schema, Cache: cache.New(reads, cfg.Timeout), Reach: reach.Reach{Config: d.ConfigFile, Database: d.Fleet, DSN: d.DSN, Schema: schema}}
 		if schema == pgschema.Default {
@@ -218,8 +216,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.
 func (c *Console) Close() {
 	c.streams.Close()
 	for _, db := range c.databases {
-		db.jobs.Close()
-		db.archiveJobs.Close()
+		db.Jobs.Close()
+		db.ArchiveJobs.Close()
 	}
 }
 

@@ -2,7 +2,6 @@ package console
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,12 +10,12 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/diff"
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/guard"
 	"github.com/millrace-go/millrace/console/internal/mask"
 	"github.com/millrace-go/millrace/console/internal/replays"
-	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
@@ -73,7 +72,7 @@ func (q *request) edited() error {
 		if err != nil {
 			return err
 		}
-		return q.editForm(e, typedPayload(f), f.Get("former"))
+		return q.editForm(e, act.Typed(f), f.Get("former"))
 	}
 	q.r.SetPathValue("action", "edit")
 	return q.confirm(actions()["edit"], f, "", http.StatusOK)
@@ -108,7 +107,7 @@ func planEdit(q *request, f url.Values) (plan, error) {
 	if err != nil {
 		return plan{}, err
 	}
-	typed := typedPayload(f)
+	typed := act.Typed(f)
 	p := plan{
 		Question: "Write this payload of " + e.EventID + "?", Verb: "Write the payload", Back: deadEventPath(e), Again: "/dead/edit",
 		Explain: "The event keeps its ID, its headers and its state, " + replays.StateWords([]string{e.State})[0] + " at " + e.Consumer + ". A replay runs it with this payload. The audit gets the SHA-256 of both.",
@@ -117,28 +116,10 @@ func planEdit(q *request, f url.Values) (plan, error) {
 	switch {
 	case f.Get("former") != deadletter.SHA256(e.Payload):
 		p.Nothing = "The payload was changed meanwhile. Edit it again."
-	case bytes.Equal(payloadOf(typed), payloadOf(text)):
+	case bytes.Equal(act.Payload(typed), act.Payload(text)):
 		p.Nothing = "Nothing is changed."
 	case json.Valid(e.Payload) && !json.Valid([]byte(typed)):
 		p.Warning = "The payload was JSON, and this is none: " + json.Unmarshal([]byte(typed), new(any)).Error() + "."
 	}
 	return p, nil
-}
-
-// typedPayload returns the text that the user entered. Browsers send line ends as \r\n.
-func typedPayload(f url.Values) string { return strings.ReplaceAll(f.Get("payload"), "\r\n", "\n") }
-
-// payloadOf returns the payload for a text: JSON without the spaces of the form.
-func payloadOf(text string) []byte {
-	var b bytes.Buffer
-	if json.Compact(&b, []byte(text)) != nil {
-		return []byte(text)
-	}
-	return b.Bytes()
-}
-
-func runEdit(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	id, consumer := f.Get("id"), f.Get("consumer")
-	err := deadletter.Edit(ctx, db.Pool, db.Schema, id, consumer, deadletter.Change{Payload: payloadOf(typedPayload(f)), Former: f.Get("former")}, by)
-	return outcome{Headline: "The payload of " + id + " is written. Replay the event when you are ready.", Back: "/dead/event?" + url.Values{"id": {id}, "consumer": {consumer}}.Encode()}, err
 }

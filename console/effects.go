@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/mask"
-	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/effect"
 )
 
@@ -95,7 +95,7 @@ func planResolve(q *request, f url.Values) (plan, error) {
 	case "yes":
 		p.Question, p.Verb, p.Response = "Record that "+e.Key+" happened?", "Record that it happened", true
 		p.Explain = "It is not called again. The event completes at its next delivery. A late answer of the call itself still counts."
-		if text := given(f); text != "" && !json.Valid([]byte(text)) {
+		if text := act.Response(f); text != "" && !json.Valid([]byte(text)) {
 			p.Wrong = `The response is no JSON: want what the call would have returned, such as "a text" or {"id": 1}.`
 		}
 	case "no":
@@ -109,20 +109,4 @@ func planResolve(q *request, f url.Values) (plan, error) {
 	}
 	p.Command = q.db.Reach.Command(e.Key, "effect", "resolve", flag)
 	return p, nil
-}
-
-// given returns the response that the user entered, or "".
-func given(f url.Values) string { return strings.TrimSpace(f.Get("response")) }
-
-func runResolve(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	d := effect.Resolution{Done: f.Get("happened") == "yes", By: by.Actor, Note: by.Note}
-	if text := given(f); text != "" && d.Done {
-		d.Response = json.RawMessage(text)
-	}
-	said := " did not happen."
-	if d.Done {
-		said = " happened."
-	}
-	err := effect.Resolve(ctx, db.Pool, db.Schema, f.Get("key"), d)
-	return outcome{Headline: "Recorded that " + f.Get("key") + said, Back: "/effects"}, err
 }

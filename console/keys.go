@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/mask"
-	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 )
 
@@ -90,9 +89,4 @@ func planForget(q *request, f url.Values) (plan, error) {
 	p.Question = "Forget the answer to " + found[0].Request + " with the key " + found[0].Key + "?"
 	p.Explain = "A request that is repeated with this key is executed again, also if the first one's writes are committed: undo those first, unless the answer is a rejection."
 	return p, nil
-}
-
-func runForget(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	e, err := idempotencykey.Forget(ctx, db.Pool, db.Schema, f.Get("id"), idempotencykey.By{Actor: by.Actor, Note: by.Note})
-	return outcome{Headline: "The answer to " + e.Request + " with the key " + e.Key + " was forgotten.", Back: "/keys"}, err
 }

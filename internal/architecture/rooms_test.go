@@ -84,6 +84,7 @@ var rooms = map[string]map[string]room{
 		"replays": {rooms: []string{"format", "mask"}},
 		"figures": {rooms: []string{"cache", "format"}},
 		"assets":  {rooms: []string{"format"}},
+		"act":     {rooms: []string{"figures", "filter", "format", "jobs", "replays"}},
 	},
 	"middleware/claim": {
 		"circuit":    {others: []string{"time"}},
