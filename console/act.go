@@ -165,6 +165,9 @@ func (q *request) act() error {
 	defer cancel()
 	done, err := a.run(ctx, &q.db.Database, form, by)
 	q.forget()
+	if errors.Is(err, act.ErrChanged) {
+		return q.confirm(a, form, strings.ToUpper(err.Error()[:1])+err.Error()[1:]+". Nothing was changed.", http.StatusConflict)
+	}
 	if err != nil {
 		q.cfg.Logger.ErrorContext(ctx, "console action failed", "action", q.r.PathValue("action"), "user", q.user, "error", err)
 		if errors.Is(err, context.DeadlineExceeded) {

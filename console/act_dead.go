@@ -85,7 +85,7 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 	}
 	p.Command = q.db.Reach.CommandOf(ids, append([]string{"dead", verb}, flags...)...)
 	switch {
-	case p.N.N == 0 && p.N.AtLeast:
+	case !p.N.Known():
 		p.Nothing = "None of the newest events matches, and the older ones are not searched here: narrow the filter by consumer, key, group or until, or run the command."
 	case p.N.N == 0:
 		p.Nothing = "No event matches any more."
@@ -135,7 +135,7 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 	}
 	p.Command = q.db.Reach.Command("", "outbox", verb, "--group", group)
 	switch {
-	case p.N.N == 0 && p.N.AtLeast:
+	case !p.N.Known():
 		p.Nothing = "None of the newest events has this cause, and the older ones are not searched here: run the command."
 	case p.N.N == 0:
 		p.Nothing = "No event of this cause is left."

@@ -24,7 +24,7 @@ func (q *request) planTopic(f url.Values) (p plan, t outboxadmin.TopicReport, er
 
 // waitNow says how many events wait.
 func waitNow(n outboxadmin.Count) string {
-	if n.AtLeast && n.N == 0 {
+	if !n.Known() {
 		return "how many wait now is not known."
 	}
 	return format.Count(n) + words.Pick(n.N, " waits now.", " wait now.")

@@ -140,7 +140,7 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 	}
 	p.Command = q.db.Reach.Command("", append([]string{"outbox", "replay"}, archiveFlags(a, to, at)...)...)
 	switch {
-	case p.N.N == 0 && p.N.AtLeast:
+	case !p.N.Known():
 		p.Nothing = "None of the newest events in this time matches, and the older ones are not searched here: give a time until which they were published, or run the command."
 	case p.N.N == 0:
 		p.Nothing = "No archived event matches."

@@ -38,6 +38,9 @@ var errForbidden = errors.New("you have no right to do this")
 // errNoAnswer means that the database has not answered yet, so its tables are not known.
 var errNoAnswer = errors.New("the database does not answer")
 
+// errNoTables means that the role may not read which tables there are, or that reading it failed.
+var errNoTables = errors.New("which tables this schema has is not known, so this page is not known either")
+
 // answered runs serve only if the database has answered at least once.
 func answered(serve func(*request) error) func(*request) error {
 	return func(q *request) error {
@@ -46,6 +49,16 @@ func answered(serve func(*request) error) func(*request) error {
 		}
 		return serve(q)
 	}
+}
+
+// installed is answered for pages that must know which tables the schema has: what is not known is not "none".
+func installed(serve func(*request) error) func(*request) error {
+	return answered(func(q *request) error {
+		if q.snapshot().There == nil {
+			return errNoTables
+		}
+		return serve(q)
+	})
 }
 
 // page returns the handler for a page of a database.
@@ -113,6 +126,8 @@ func (q *request) fail(err error) {
 		status = http.StatusNotFound
 	case errors.Is(err, errForbidden):
 		status = http.StatusForbidden
+	case errors.Is(err, errNoTables):
+		status = http.StatusServiceUnavailable
 	case q.r.Context().Err() != nil: // the client has gone
 		return
 	case errors.Is(err, context.DeadlineExceeded):

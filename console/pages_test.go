@@ -191,7 +191,7 @@ func TestDeadLettersOfManyErrors(t *testing.T) {
 // A part of an ID was looked up among all rows of the archive, by every change of an open page, until the page timed out.
 func TestPartOfAnEventIDInLargeTables(t *testing.T) {
 	t.Parallel()
-	s := open(t, console.Look, func(c *console.Config) { c.Timeout = 5 * time.Second })
+	s, away := openFrail(t, func(c *console.Config) { c.Timeout = 2 * time.Second })
 	s.fail()
 	s.exec(`update {schema}.claim_failed set event_id = '10023456' where event_id = 'e1'`)
 	tx, err := s.pool.Begin(t.Context())
@@ -207,6 +207,13 @@ func TestPartOfAnEventIDInLargeTables(t *testing.T) {
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=0198c0de")), help, "an open page does not ask again each time")
 	assert.NotContains(t, text(s.get(http.StatusOK, "/event?id=0198c0df")), help)
 	require.Eventually(t, func() bool { return strings.Contains(text(s.get(http.StatusOK, "/event?id=10023456")), "no user 7") }, wait, pause, "a whole ID of another system is looked up all the same")
+	away(true)
+	var down string
+	require.Eventually(t, func() bool {
+		_, down = s.ask("/event?id=0198c0de")
+		return strings.Contains(down, "the network is down")
+	}, wait, pause)
+	assert.NotContains(t, text(down), help, "the database does not answer, so nothing is known of its tables")
 }
 
 func TestEffects(t *testing.T) {

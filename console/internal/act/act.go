@@ -4,6 +4,7 @@ package act
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/url"
 	"strings"
@@ -22,6 +23,9 @@ type Database struct {
 	ArchiveJobs *jobs.Jobs // replays of the archive that this console continues
 	Log         *slog.Logger
 }
+
+// ErrChanged means that what the user has decided about changed while the action ran. Nothing was done.
+var ErrChanged = errors.New("it changed meanwhile")
 
 // Line counts a part of the events of an action.
 type Line struct {

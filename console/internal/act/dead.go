@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -50,18 +51,31 @@ func Stop(ctx context.Context, db *Database, f url.Values, by operator.By) (Outc
 
 func Continue(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	id, err := strconv.ParseInt(f.Get("id"), 10, 64)
-	if err == nil {
-		var pace *deadletter.Pace // nil: keeps the pace of the replay
-		if replays.HasPace(f) {
-			given := replays.PaceOf(f, deadletter.Pace{})
-			pace = &given.Pace
-		}
-		err = deadletter.ResumeReplay(ctx, db.Pool, db.Schema, id, pace, by)
+	given := replays.PaceOf(f, deadletter.Pace{}).Pace
+	switch {
+	case err != nil:
+	case !replays.HasPace(f): // it keeps its pace
+		err = deadletter.ResumeReplay(ctx, db.Pool, db.Schema, id, nil, by)
+	case runs(f):
+		err = stopped(deadletter.ChangePace(ctx, db.Pool, db.Schema, id, given, by), deadletter.ErrNoSuchReplay)
+	default:
+		err = deadletter.ResumeReplay(ctx, db.Pool, db.Schema, id, &given, by)
 	}
 	if err == nil {
 		db.continueReplay(id)
 	}
 	return Outcome{Headline: fmt.Sprintf("Replay %d goes on.", id), Page: replays.Page(id)}, err
+}
+
+// runs reports whether the user has seen that the replay runs: then a stop that comes before this action must last.
+func runs(f url.Values) bool { return strings.HasPrefix(f.Get("seen"), deadletter.ReplayRunning) }
+
+// stopped returns ErrChanged if the replay does not run any more.
+func stopped(err, gone error) error {
+	if errors.Is(err, gone) {
+		return fmt.Errorf("%w: the replay stopped", ErrChanged)
+	}
+	return err
 }
 
 // Selected is what an action changes of what a filter selects: events in these states alone.

@@ -69,8 +69,13 @@ func ArchiveContinue(ctx context.Context, db *Database, f url.Values, by operato
 	if err == nil {
 		before, err = outboxadmin.ShowReplay(ctx, db.Pool, db.Schema, id)
 	}
-	if err == nil {
-		err = outboxadmin.ResumeReplay(ctx, db.Pool, db.Schema, id, replays.ArchivePace(f, before.Rate).Pace.Rate, by)
+	rate := replays.ArchivePace(f, before.Rate).Pace.Rate
+	switch {
+	case err != nil:
+	case runs(f):
+		err = stopped(outboxadmin.ChangeRate(ctx, db.Pool, db.Schema, id, rate, by), outboxadmin.ErrNoSuchReplay)
+	default:
+		err = outboxadmin.ResumeReplay(ctx, db.Pool, db.Schema, id, rate, by)
 	}
 	if err == nil {
 		db.continueArchive(id)

@@ -160,7 +160,7 @@ create table {schema}.outbox_audit (
     id     bigint      generated always as identity primary key,
     at     timestamptz not null default now(),
     actor  text        not null,
-    action text        not null,               -- retry, discard, replay, stop replay, resume replay; of a topic pause, resume, redirect, end redirect, discard
+    action text        not null,               -- retry, discard, replay, stop replay, resume replay, change rate; of a topic pause, resume, redirect, end redirect, discard
     events bigint      not null,               -- how many it concerned; of a replay, how many were replayed so far
     detail jsonb       not null default '{}'
 );
