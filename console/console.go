@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 	"sync"
@@ -72,6 +73,10 @@ type Config struct {
 	// ActTimeout bounds an action. 1 s or more. Default: 1 min.
 	ActTimeout time.Duration
 
+	// TraceURL is the address of a trace in your tracing system, with {trace_id} in place of its ID:
+	// "https://tempo.example/trace/{trace_id}". The page of an event links to it. http or https. Default: "", no link.
+	TraceURL string
+
 	// Logger logs actions, refusals and errors. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -118,10 +123,22 @@ const (
 	reads = 4
 )
 
+// traceID stands for the ID of a trace in TraceURL.
+const traceID = "{trace_id}"
+
 var (
+	trace  = regexp.MustCompile(`^[0-9a-f]{32}$`)
 	name   = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)
 	prefix = regexp.MustCompile(`^(/[A-Za-z0-9._~-]+)*$`)
 )
+
+// traceAt returns the address of a trace, or "". The ID is from an event's header, so it may be anything.
+func (c Config) traceAt(id string) string {
+	if c.TraceURL == "" || !trace.MatchString(id) {
+		return ""
+	}
+	return strings.ReplaceAll(c.TraceURL, traceID, id)
+}
 
 // Validate reports everything that is wrong with the configuration. It expects one that has its defaults.
 func (c Config) Validate() error {
@@ -153,6 +170,12 @@ func (c Config) Validate() error {
 	}
 	if !prefix.MatchString(c.Prefix) || strings.Contains(c.Prefix, "/.") {
 		add(`Config.Prefix is %q: want a path such as "/console", or ""`, c.Prefix)
+	}
+	if at := c.TraceURL; at != "" {
+		u, err := url.Parse(strings.ReplaceAll(at, traceID, "0"))
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || !strings.Contains(at, traceID) {
+			add(`Config.TraceURL is %q: want an address with http or https and {trace_id}, such as "https://tempo.example/trace/{trace_id}", or ""`, at)
+		}
 	}
 	if len(c.Secret) < minSecret {
 		add("Config.Secret has %d bytes: want %d or more, or nil for a random one", len(c.Secret), minSecret)

@@ -18,7 +18,9 @@ import (
 type eventPage struct {
 	Asked string
 	explain.Explanation
+	figures.Life
 	Verdict figures.Verdict
+	TraceAt string // the address of its trace; "": not configured
 	Failure string
 	Command string // one that helps where this page cannot
 	Known   bool
@@ -50,6 +52,7 @@ func (q *request) event() error {
 			break
 		}
 		p.Explanation, p.Known, p.Verdict = e, e.Known, figures.ConcludeEvent(e)
+		p.Life, p.TraceAt = figures.Live(e), q.cfg.traceAt(e.Trace)
 	}
 	q.render(http.StatusOK, "page_event.html", "Event", "event", p)
 	return nil

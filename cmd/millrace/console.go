@@ -34,7 +34,7 @@ service, behind a login.`
 const consoleConns = 6
 
 func consoleCommand(a *cli.App) *cobra.Command {
-	var address, actor string
+	var address, actor, traceURL string
 	var act, payloads bool
 	var mask []string
 	c := a.Database(&cobra.Command{
@@ -46,6 +46,7 @@ func consoleCommand(a *cli.App) *cobra.Command {
 	f.BoolVar(&act, "act", false, "allow to replay, discard, pause, resume, forget and decide")
 	f.BoolVar(&payloads, "payloads", false, "show payloads and responses")
 	f.StringSliceVar(&mask, "mask", nil, "JSON fields and headers whose values nobody sees, separated by commas")
+	f.StringVar(&traceURL, "trace-url", "", "address of a trace, with {trace_id} in place of its ID, for a link on the page of an event, such as https://tempo.example/trace/{trace_id}")
 	f.StringVar(&actor, "actor", cli.Somebody(), "who acts, for the audit log")
 	serve := func(ctx context.Context, databases []console.Database) error {
 		a.Progress.Say("")
@@ -56,7 +57,7 @@ func consoleCommand(a *cli.App) *cobra.Command {
 		if payloads {
 			rights |= console.Payloads
 		}
-		page, err := console.New(console.Config{Databases: databases, Authorize: console.Loopback(rights, actor), Mask: mask, Logger: a.Logger()})
+		page, err := console.New(console.Config{Databases: databases, Authorize: console.Loopback(rights, actor), Mask: mask, TraceURL: traceURL, Logger: a.Logger()})
 		if err != nil {
 			return err
 		}

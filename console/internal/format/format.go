@@ -70,12 +70,7 @@ var Functions = template.FuncMap{
 		return template.URL(q.Encode()) // Encode has escaped it
 	},
 	"shape": Shape,
-	"took": func(d time.Duration) string {
-		if d < time.Second {
-			return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + " ms"
-		}
-		return Age(d)
-	},
+	"took":  Took,
 	"stateOfEffects": func(state string) string {
 		if state == "open" {
 			return "in doubt or in conflict"
@@ -138,6 +133,14 @@ func Age(d time.Duration) string {
 	return words.Duration(d)
 }
 
+// Took formats a duration of something that has ended.
+func Took(d time.Duration) string {
+	if d < time.Second {
+		return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + " ms"
+	}
+	return Age(d)
+}
+
 // Plural formats a number with the word for it.
 func Plural[N int | int64](n N, one, many string) string {
 	return Number(n) + " " + words.Pick(n, one, many)
@@ -166,6 +169,8 @@ func Shape(state string) string {
 		return "done"
 	case "delayed", "will":
 		return "pending"
+	case "failed":
+		return "retrying"
 	case "redirected", "stopped":
 		return "paused"
 	case "rejected":

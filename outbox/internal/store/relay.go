@@ -248,7 +248,7 @@ func (r *Relay) Delete(ctx context.Context, rows []step.ShardRow) error {
 	seqs := array(pgtype.Int8ArrayOID, pgtype.Int8OID, n, 8, func(b []byte, i int) []byte { return binary.BigEndian.AppendUint64(b, uint64(rows[i].Seq)) })
 	ids := array(pgtype.TextArrayOID, pgtype.TextOID, n, 40, func(b []byte, i int) []byte { return append(b, rows[i].EventID...) })
 	deleted := 0
-	err := r.transact(ctx, r.flushed(byPlace, statement{sql: r.sql.delete, args: []argument{places, seqs, ids}, row: func(v [][]byte) error {
+	err := r.transact(ctx, r.flushed(byPlace, statement{sql: r.sql.delete, args: r.signed(places, seqs, ids), row: func(v [][]byte) error {
 		deleted = int(asInt8(v[0]))
 		return nil
 	}})...)
@@ -262,7 +262,15 @@ func (r *Relay) Delete(ctx context.Context, rows []step.ShardRow) error {
 	for i, d := range rows {
 		shards[i] = d.Shard
 	}
-	return r.transact(ctx, r.flushed(statement{sql: r.sql.deleteMoved, args: []argument{int2s(shards), seqs, ids}})...)
+	return r.transact(ctx, r.flushed(statement{sql: r.sql.deleteMoved, args: r.signed(int2s(shards), seqs, ids)})...)
+}
+
+// signed adds the relay's name to the arguments of a statement that may archive rows.
+func (r *Relay) signed(args ...argument) []argument {
+	if r.archive > 0 {
+		args = append(args, text(r.name))
+	}
+	return args
 }
 
 // flushed makes the transaction wait for the disk if deletes must be durable.
