@@ -46,6 +46,10 @@ type Config struct {
 	// different names.
 	Databases []Database
 
+	// Brokers are the brokers of these databases' events. The first page shows whether they answer, and what consumers have not read.
+	// Default: none, so that the first page says nothing about the broker.
+	Brokers []Broker
+
 	// Authorize returns the rights of the request's sender, and the name for the audit. Without a name nobody may act. Authorize is
 	// called for every request, concurrently, with the path below Prefix, and the database's name as r.PathValue("db"). The page of
 	// all databases, and each page's list of databases, call it with the path of each database too, and show those that the sender may
@@ -163,6 +167,11 @@ func (c Config) Validate() error {
 			add("Config.Databases[%d].%w", i, err)
 		}
 	}
+	for i, b := range c.Brokers {
+		if b.Name == "" || b.Open == nil {
+			add("Config.Brokers[%d] has no Name, or no Open: want both", i)
+		}
+	}
 	for i, m := range c.Mask {
 		if strings.TrimSpace(m) == "" {
 			add("Config.Mask[%d] is %q: want the name of a field or header", i, m)
@@ -197,6 +206,7 @@ type Console struct {
 	guard     guard.Guard
 	handler   http.Handler
 	streams   *live.Streams // of open pages
+	brokers   *brokers
 }
 
 // database is a database of the configuration.
@@ -212,7 +222,7 @@ func New(cfg Config) (*Console, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New()}
+	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New(), brokers: newBrokers(cfg.Brokers)}
 	for _, d := range cfg.Databases {
 		db := &database{Name: d.Name, Database: act.Database{Jobs: jobs.New(), ArchiveJobs: jobs.New(), Log: cfg.Logger.With("database", d.Name)}}
 		schema, _ := pgschema.Validate(d.Schema) // Validate has checked it
@@ -238,6 +248,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.
 // server.RegisterOnShutdown(page.Close), and before the pools are closed. It may be called several times.
 func (c *Console) Close() {
 	c.streams.Close()
+	c.brokers.close()
 	for _, db := range c.databases {
 		db.Jobs.Close()
 		db.ArchiveJobs.Close()

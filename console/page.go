@@ -172,7 +172,7 @@ func (q *request) render(status int, name, title, section string, content any) {
 			v.Databases = append(v.Databases, of.db.Name)
 		}
 	}
-	v.Now, v.Version = v.Nav.Now, v.Nav.Told()
+	v.Now, v.Version = v.Nav.Now, q.told()
 	q.write(status, name, v)
 }
 
@@ -211,8 +211,10 @@ func (q *request) forget() {
 	q.seen = nil
 }
 
-// told returns the version of the current figures.
-func (q *request) told() string { return q.db.Snapshot(q.ctx()).Told() }
+// told returns the version of the current figures, with what brokers said last. It is the same for all pages of the database.
+func (q *request) told() string {
+	return q.db.Snapshot(q.ctx()).Told() + q.brokers.told(q.db.Name)
+}
 
 // judge returns what is wrong with the database.
 func (q *request) judge() figures.Judgement {
@@ -221,7 +223,10 @@ func (q *request) judge() figures.Judgement {
 
 // live streams changes of the figures to an open page. All streams of a database share its snapshot.
 func (q *request) live() error {
-	q.streams.Serve(q.w, q.r, q.told)
+	q.streams.Serve(q.w, q.r, func() string {
+		q.brokers.look(q.ctx(), q.db.Name, q.db.Snapshot(q.ctx()).Topics)
+		return q.told()
+	})
 	return nil
 }
 

@@ -95,7 +95,10 @@ func (s *site) incident() {
 // into DIR: dark, light, and of a phone. MILLRACE_PICTURES_OF has the looks or the names of those that are wanted, such as "dark overview-light".
 // Default: all.
 func TestPictures(t *testing.T) {
-	s := open(t, everything, func(c *console.Config) { c.Mask, c.TraceURL = []string{"name"}, "https://tempo.example/trace/{trace_id}" })
+	b := &told{lag: map[string]int64{"order.placed shop.book": 312, "order.placed shop.bill": 7, "parcel.packed shop.ship": 1046}}
+	s := open(t, everything, b.of, func(c *console.Config) {
+		c.Mask, c.TraceURL = []string{"name"}, "https://tempo.example/trace/{trace_id}"
+	})
 	s.incident()
 	pages := map[string]string{
 		"overview": "/", "outbox": "/outbox", "consumers": "/consumers", "dead-letters": "/dead", "causes-of-one": "/dead?consumer=shop%2Fupdate-ledger", "dead-letter": "/dead/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655",

@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"regexp"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/console"
+	"github.com/millrace-go/millrace/transport"
 )
 
 const consoleUsage = `Serves the operator's console, a page in the browser, until SIGTERM or Ctrl-C: what is wrong and what helps, the
@@ -57,7 +59,7 @@ func consoleCommand(a *cli.App) *cobra.Command {
 		if payloads {
 			rights |= console.Payloads
 		}
-		page, err := console.New(console.Config{Databases: databases, Authorize: console.Loopback(rights, actor), Mask: mask, TraceURL: traceURL, Logger: a.Logger()})
+		page, err := console.New(console.Config{Databases: databases, Brokers: consoleBrokers(a), Authorize: console.Loopback(rights, actor), Mask: mask, TraceURL: traceURL, Logger: a.Logger()})
 		if err != nil {
 			return err
 		}
@@ -177,4 +179,20 @@ func serveConsole(ctx context.Context, a *cli.App, address string, page *console
 		err = errors.Join(err, serving)
 	}
 	return err
+}
+
+// consoleBrokers returns the broker that the configuration names.
+func consoleBrokers(a *cli.App) []console.Broker {
+	if a.Config == nil || a.BrokerName() != "kafka" && a.BrokerName() != "pubsub" {
+		return nil
+	}
+	b := console.Broker{Name: a.BrokerName(), Open: func(ctx context.Context, patience time.Duration) (transport.Transport, error) {
+		return a.OpenBroker(ctx, slog.New(slog.DiscardHandler), patience)
+	}}
+	if _, settings, err := a.Config.Settings(); err == nil {
+		if at, ok := settings.(transport.Addressed); ok {
+			b.Address = at.Address()
+		}
+	}
+	return []console.Broker{b}
 }

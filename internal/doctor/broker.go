@@ -15,22 +15,52 @@ const brokerPatience = 5 * time.Second
 // askBroker checks the broker, the topics of waiting events, and the topics that consumers subscribe to.
 func (d *doctor) askBroker(ctx context.Context) {
 	d.Progress("Checking: broker")
-	connecting, cancel := context.WithTimeout(ctx, brokerPatience)
-	defer cancel()
-	t, err := d.Broker.Open(connecting, brokerPatience)
-	if err != nil {
-		d.down(err)
-		return
-	}
-	defer func() { _ = t.Close() }() // it has nothing to flush
-	if err := t.(transport.Pinger).Ping(connecting); err != nil {
-		d.down(err)
-		return
-	}
 	subscriptions := d.Broker.Subscriptions
 	topics, relays := d.waitingTopics(ctx)
 	for _, topic := range topics {
 		subscriptions = append(subscriptions, Subscription{Topic: topic})
+	}
+	a := AskBroker(ctx, d.Broker, subscriptions)
+	for _, t := range a.Topics {
+		if t.Err != nil { // it accepted the connection
+			d.find("broker", fmt.Sprintf("topic %s could not be checked", t.Of.Topic), t.Err.Error(), "check that "+a.Name+" allows this name for a topic, and that this account may read it")
+			continue
+		}
+		d.subscribed(t.Of, t.Found, relays)
+	}
+	if a.Err != nil {
+		d.down(a.Err)
+	}
+}
+
+// BrokerAnswer is what a broker says.
+type BrokerAnswer struct {
+	Name   string
+	Err    error         // why it does not answer, or does not answer any more
+	Topics []TopicAnswer // until then
+}
+
+// TopicAnswer is what a broker says about a topic, and a consumer's subscription to it.
+type TopicAnswer struct {
+	Of    Subscription
+	Found transport.Inspection
+	Err   error // why this topic could not be checked
+}
+
+// AskBroker asks a broker about subscriptions, and about topics alone where no consumer is named. Each request may take 5 s; after
+// one that takes longer it asks no more.
+func AskBroker(ctx context.Context, b Broker, subscriptions []Subscription) (a BrokerAnswer) {
+	connecting, cancel := context.WithTimeout(ctx, brokerPatience)
+	defer cancel()
+	t, err := b.Open(connecting, brokerPatience)
+	if err != nil {
+		a.Err = err
+		return a
+	}
+	defer func() { _ = t.Close() }() // it has nothing to flush
+	a.Name = t.Name()
+	if a.Err = t.(transport.Pinger).Ping(connecting); a.Err != nil {
+		return a
 	}
 	for _, s := range subscriptions {
 		asking, cancel := context.WithTimeout(ctx, brokerPatience)
@@ -38,16 +68,13 @@ func (d *doctor) askBroker(ctx context.Context) {
 		i, err := t.(transport.Inspector).Inspect(asking, s.Topic, s.Consumer)
 		late := !abandon()
 		cancel()
-		switch {
-		case err != nil && late:
-			d.down(err)
-			return
-		case err != nil: // it accepted the connection
-			d.find("broker", fmt.Sprintf("topic %s could not be checked", s.Topic), err.Error(), "check that "+t.Name()+" allows this name for a topic, and that this account may read it")
-		default:
-			d.subscribed(s, i, relays)
+		if err != nil && late {
+			a.Err = err
+			return a
 		}
+		a.Topics = append(a.Topics, TopicAnswer{Of: s, Found: i, Err: err})
 	}
+	return a
 }
 
 func (d *doctor) down(err error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/console"
 	"github.com/millrace-go/millrace/framework/internal/source"
 	"github.com/millrace-go/millrace/outbox/brokermigration"
 	"github.com/millrace-go/millrace/transport"
@@ -104,3 +105,28 @@ func Admit(ctx context.Context, pool *pgxpool.Pool, schema, broker string) error
 	}
 	return nil
 }
+
+// Seen is the service's broker for its console; none if the transport cannot be asked.
+func Seen(t transport.Transport, subscriptions func() []console.Subscription) []console.Broker {
+	pings, _ := t.(transport.Pinger)
+	inspects, ok := t.(transport.Inspector)
+	if !ok || pings == nil {
+		return nil
+	}
+	b := console.Broker{Name: t.Name(), Subscriptions: subscriptions, Open: func(context.Context, time.Duration) (transport.Transport, error) {
+		return lent{t, pings, inspects}, nil
+	}}
+	if at, ok := t.(transport.Addressed); ok {
+		b.Address = at.Address()
+	}
+	return []console.Broker{b}
+}
+
+// lent is a transport that its borrower does not close.
+type lent struct {
+	transport.Transport
+	transport.Pinger
+	transport.Inspector
+}
+
+func (lent) Close() error { return nil }
