@@ -77,13 +77,13 @@ func TestTheBrokerIsAStage(t *testing.T) {
 		return strings.Contains(page, "unread by")
 	}, wait, pause)
 	for _, what := range []string{
-		"kafka 1,358 unread", "at kafka-1:9092, kafka-2:9092", "parcel.packed 1,046 unread by shop.ship", "order.placed 312 unread by shop.book",
+		"Kafka 1,358 unread", "at kafka-1:9092, kafka-2:9092", "parcel.packed 1,046 unread by shop.ship", "order.placed 312 unread by shop.book",
 		"stock – shop.new not subscribed", "gone – the topic is missing", "invoice.created – exists",
 	} {
 		assert.Contains(t, page, what)
 	}
-	assert.Less(t, strings.Index(page, "Relays"), strings.Index(page, "kafka 1,358 unread"))
-	assert.Less(t, strings.Index(page, "kafka 1,358 unread"), strings.Index(page, "No consumer has claimed"))
+	assert.Less(t, strings.Index(page, "Relays"), strings.Index(page, "Kafka 1,358 unread"))
+	assert.Less(t, strings.Index(page, "Kafka 1,358 unread"), strings.Index(page, "No consumer has claimed"))
 	var looking sync.WaitGroup
 	for range 50 {
 		looking.Go(func() { s.get(http.StatusOK, "/") })
@@ -102,7 +102,7 @@ func TestABrokerThatDoesNotAnswer(t *testing.T) {
 	s := open(t, console.Look, down.of)
 	require.Eventually(t, func() bool {
 		page := text(s.get(http.StatusOK, "/"))
-		return strings.Contains(page, "kafka no answer It does not answer. connection refused")
+		return strings.Contains(page, "Kafka no answer It does not answer. connection refused")
 	}, wait, pause)
 
 	hangs := &told{stuck: make(chan struct{})}

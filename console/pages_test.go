@@ -343,3 +343,20 @@ func TestAgesHaveTheirTimes(t *testing.T) {
 	assert.Regexp(t, `oldest <time datetime="\d{4}-\d\d-\d\dT[^"]*Z" title="[^"]*" data-since>\d+\.\d s</time>`, s.get(http.StatusOK, "/outbox"))
 	assert.Contains(t, s.get(http.StatusOK, "/"), `data-now>`)
 }
+
+// The outbox's page lists the delayed events that are due next, with when, topic and key.
+func TestDelayedEvents(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	assert.NotContains(t, s.get(http.StatusOK, "/outbox"), "delayed-table")
+	s.exec(`insert into {schema}.outbox_delayed (due_at, hash, event_id, topic, key, headers, payload)
+		select now() + (n - 1) * interval '1 day' - interval '1 minute', n, 'later-' || n, 'reminder', 'k<' || n, convert_to('{}', 'UTF8'), '' from generate_series(1, 21) n`)
+	s.tells("/outbox", "Delayed the next 20 of 21; all: millrace outbox list --state delayed")
+	page := s.get(http.StatusOK, "/outbox")
+	assert.Contains(t, row(page, "delayed-table", "later-1"), "later-1 reminder k<1")
+	assert.Contains(t, row(page, "delayed-table", "later-1"), "due for")
+	assert.Contains(t, row(page, "delayed-table", "later-2"), "23h")
+	assert.Contains(t, page, `href="/console/orders/event?id=later-20"`)
+	assert.NotContains(t, page, "later-21")
+	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=later-20")), "It enters the outbox when it is due")
+}

@@ -95,8 +95,15 @@ func (s *site) incident() {
 // into DIR: dark, light, and of a phone. MILLRACE_PICTURES_OF has the looks or the names of those that are wanted, such as "dark overview-light".
 // Default: all.
 func TestPictures(t *testing.T) {
-	b := &told{lag: map[string]int64{"order.placed shop.book": 312, "order.placed shop.bill": 7, "parcel.packed shop.ship": 1046}}
+	b := &told{lag: map[string]int64{"order.placed shop.notify-customer": 312, "payment.captured shop.update-ledger": 44, "parcel.packed shop.book-shipment": 1046, "stock.reserved shop.count-visits": 0}}
 	s := open(t, everything, b.of, func(c *console.Config) {
+		c.Brokers[0].Subscriptions = func() (all []console.Subscription) {
+			for of := range b.lag {
+				topic, consumer, _ := strings.Cut(of, " ")
+				all = append(all, console.Subscription{Consumer: consumer, Topic: topic})
+			}
+			return append(all, console.Subscription{Consumer: "shop.invoice-mail", Topic: "invoice.created"})
+		}
 		c.Mask, c.TraceURL = []string{"name"}, "https://tempo.example/trace/{trace_id}"
 	})
 	s.incident()

@@ -2,6 +2,7 @@
 package format
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,6 +72,9 @@ var Functions = template.FuncMap{
 	},
 	"shape": Shape,
 	"took":  Took,
+	"broker": func(kind string) string {
+		return cmp.Or(map[string]string{"kafka": "Kafka", "pubsub": "Pub/Sub"}[kind], kind)
+	},
 	"stateOfEffects": func(state string) string {
 		if state == "open" {
 			return "in doubt or in conflict"
