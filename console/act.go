@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/diff"
@@ -139,7 +141,13 @@ func (q *request) act() error {
 	case !q.rights.Has(Act):
 		http.Error(q.w, "You may look. To act, ask for the right to act.", http.StatusForbidden)
 		return nil
-	case !q.db.acting.TryLock():
+	}
+	if wait := q.actions.Take(time.Now(), q.user); wait > 0 {
+		seconds := int(math.Ceil(wait.Seconds()))
+		q.w.Header().Set("Retry-After", strconv.Itoa(seconds))
+		return q.confirm(a, form, "You act too often. Wait "+format.Plural(seconds, "second", "seconds")+". Nothing was changed.", http.StatusTooManyRequests)
+	}
+	if !q.db.acting.TryLock() {
 		return q.confirm(a, form, "Another action is running on this database. Try again when it has ended.", http.StatusConflict)
 	}
 	defer q.db.acting.Unlock()
@@ -171,7 +179,7 @@ func (q *request) act() error {
 	if err != nil {
 		q.cfg.Logger.ErrorContext(ctx, "console action failed", "action", q.r.PathValue("action"), "user", q.user, "error", err)
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("it did not end within %s: what the audit tells has changed, and nothing else", q.cfg.ActTimeout)
+			err = fmt.Errorf("it did not end within %s: what the audit tells has changed, and nothing else. The command has no limit of time: %s", q.cfg.ActTimeout, p.Command)
 		}
 		return q.confirm(a, form, "It failed: "+format.Error(err), http.StatusInternalServerError)
 	}
@@ -186,3 +194,16 @@ func (q *request) act() error {
 
 // maxNote bounds the length of a note, in characters.
 const maxNote = 500
+
+// maxAtOnce is how many events an action that does not last may change: more would not end within ActTimeout.
+const maxAtOnce = 50_000
+
+// tooMany refuses what does not end in time. atMost is an upper bound if the events were not counted.
+func (p *plan) tooMany(atMost int64) {
+	if !p.N.AtLeast {
+		atMost = p.N.N
+	}
+	if p.Nothing == "" && atMost > maxAtOnce {
+		p.Nothing = "These are, or may be, more than " + format.Number(maxAtOnce) + " events, which does not end while a page waits. Narrow the filter, or run the command: " + p.Command
+	}
+}

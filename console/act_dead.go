@@ -29,6 +29,11 @@ func planDiscard(q *request, f url.Values) (plan, error) {
 	p, err := q.planDead(f, act.Discardable, "discard")
 	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+eventsOf(p.N), true
 	p.Explain = "They are given up for good, and nothing brings them back. Later events of their keys go on."
+	atMost := int64(0)
+	for _, c := range q.snapshot().Consumers {
+		atMost += int64(c.Dead + c.Retrying + c.Blocked)
+	}
+	p.tooMany(atMost)
 	return p, err
 }
 

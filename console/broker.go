@@ -3,8 +3,8 @@ package console
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -89,18 +89,19 @@ func (b *brokers) look(ctx context.Context, db string, topics []figures.Topic) (
 }
 
 // told returns a text that changes with what the brokers said last, but not with the number of unread messages, which never rests.
-func (b *brokers) told(db string) (text string) {
-	for _, of := range b.all {
-		seen, _ := cache.Last[figures.Broker](b.cache, of.key(db))
-		text += fmt.Sprintf(" %t", seen.Error != "")
-		for _, t := range seen.Topics {
-			text += fmt.Sprintf(" %s %t", t.Topic, t.Wrong())
-		}
-	}
-	if text == "" {
+func (b *brokers) told(db string) string {
+	if len(b.all) == 0 {
 		return ""
 	}
-	return versionOf([]string{text})
+	var said []string
+	for _, of := range b.all {
+		seen, _ := cache.Last[figures.Broker](b.cache, of.key(db))
+		said = append(said, strconv.FormatBool(seen.Error != ""))
+		for _, t := range seen.Topics {
+			said = append(said, t.Topic, strconv.FormatBool(t.Wrong()))
+		}
+	}
+	return versionOf(said)
 }
 
 func (of Broker) key(db string) string { return db + " " + of.Name + " " + of.Address }

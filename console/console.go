@@ -30,6 +30,7 @@ import (
 
 	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/assets"
+	"github.com/millrace-go/millrace/console/internal/bucket"
 	"github.com/millrace-go/millrace/console/internal/cache"
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/guard"
@@ -123,6 +124,9 @@ func (c Config) WithDefaults() Config {
 
 const (
 	minSecret = 32
+	// A user may act so many times at once, and then once every so long, over all databases.
+	actionsAtOnce  = 20
+	betweenActions = 2 * time.Second
 	// reads bounds how many connections to one database the pages use at once.
 	reads = 4
 )
@@ -207,6 +211,7 @@ type Console struct {
 	handler   http.Handler
 	streams   *live.Streams // of open pages
 	brokers   *brokers
+	actions   *bucket.Buckets // how often each user may act
 }
 
 // database is a database of the configuration.
@@ -222,7 +227,7 @@ func New(cfg Config) (*Console, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New(), brokers: newBrokers(cfg.Brokers)}
+	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New(), brokers: newBrokers(cfg.Brokers), actions: bucket.New(actionsAtOnce, betweenActions)}
 	for _, d := range cfg.Databases {
 		db := &database{Name: d.Name, Database: act.Database{Jobs: jobs.New(), ArchiveJobs: jobs.New(), Log: cfg.Logger.With("database", d.Name)}}
 		schema, _ := pgschema.Validate(d.Schema) // Validate has checked it

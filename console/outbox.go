@@ -37,7 +37,7 @@ const (
 	maxListed = 50
 	// maxDelayed is how many delayed events the page of the outbox has.
 	maxDelayed = 20
-	maxTopics = 200
+	maxTopics  = 200
 )
 
 func (q *request) outbox() error {

@@ -77,6 +77,7 @@ var rooms = map[string]map[string]room{
 		"mask":      {},
 		"cache":     {},
 		"jobs":      {},
+		"bucket":    {others: []string{"sync", "time"}},
 		"live":      {},
 		"guard":     {},
 		"audit":     {},

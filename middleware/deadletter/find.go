@@ -24,8 +24,8 @@ type Location struct {
 	// Committed is when the transaction of that record committed. Claimed is when it began, so the time between them is that of the
 	// handler and its claim. Nil: the server does not keep it (track_commit_timestamp is off, or was when it committed).
 	Committed *time.Time `json:"committed,omitempty"`
-	Failed  *Event     `json:"failed,omitempty"` // as Show returns it
-	Holder  *Holder    `json:"holder,omitempty"` // the session that is handling it
+	Failed    *Event     `json:"failed,omitempty"` // as Show returns it
+	Holder    *Holder    `json:"holder,omitempty"` // the session that is handling it
 	// Behind is the ID of the earlier event of its key that blocks it; BehindState is that event's state: "retrying", "blocked" or "dead".
 	Behind      string `json:"behind,omitempty"`
 	BehindState string `json:"behind_state,omitempty"`

@@ -24,8 +24,8 @@ type Location struct {
 	Topic    string            `json:"topic"`
 	Key      string            `json:"key,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
-	Written  time.Time         `json:"written"`      // to this place, for one that was delayed
-	At       *time.Time        `json:"at,omitempty"` // retrying: the next attempt; delayed: due; archived: published; else when it failed
+	Written  time.Time         `json:"written"`            // to this place, for one that was delayed
+	At       *time.Time        `json:"at,omitempty"`       // retrying: the next attempt; delayed: due; archived: published; else when it failed
 	Attempts int               `json:"attempts,omitempty"` // that failed; archived: all of them
 	Reason   string            `json:"reason,omitempty"`
 	Command  string            `json:"command,omitempty"` // an operator's, "retry" or "discard", that the relay is to carry out

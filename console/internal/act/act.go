@@ -44,6 +44,7 @@ type Outcome struct {
 // Response returns the response that the user entered, or "".
 func Response(f url.Values) string { return strings.TrimSpace(f.Get("response")) }
 
+// Resolve records whether an effect happened.
 func Resolve(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	d := effect.Resolution{Done: f.Get("happened") == "yes", By: by.Actor, Note: by.Note}
 	if text := Response(f); text != "" && d.Done {
@@ -57,6 +58,7 @@ func Resolve(ctx context.Context, db *Database, f url.Values, by operator.By) (O
 	return Outcome{Headline: "Recorded that " + f.Get("key") + said, Back: "/effects"}, err
 }
 
+// Forget forgets the answer to an idempotency key.
 func Forget(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	e, err := idempotencykey.Forget(ctx, db.Pool, db.Schema, f.Get("id"), idempotencykey.By{Actor: by.Actor, Note: by.Note})
 	return Outcome{Headline: "The answer to " + e.Request + " with the key " + e.Key + " was forgotten.", Back: "/keys"}, err

@@ -25,6 +25,7 @@ var (
 	Discardable = []string{"dead", "retrying", "blocked"}
 )
 
+// Replay begins a replay of dead letters, which this console continues.
 func Replay(ctx context.Context, db *Database, form url.Values, by operator.By) (Outcome, error) {
 	id, err := deadletter.BeginReplay(ctx, db.Pool, db.Schema, Selected(filter.FromQuery(form), Replayable), replays.PaceOf(form, replays.Usual).Pace, by)
 	if err != nil {
@@ -41,6 +42,7 @@ func (db *Database) continueReplay(id int64) {
 	})
 }
 
+// Stop stops a replay of dead letters.
 func Stop(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	id, err := strconv.ParseInt(f.Get("id"), 10, 64)
 	if err == nil {
@@ -49,6 +51,7 @@ func Stop(ctx context.Context, db *Database, f url.Values, by operator.By) (Outc
 	return Outcome{Headline: fmt.Sprintf("Replay %d was stopped.", id), Page: replays.Page(id)}, err
 }
 
+// Continue lets a replay of dead letters go on, or changes its pace.
 func Continue(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	id, err := strconv.ParseInt(f.Get("id"), 10, 64)
 	given := replays.PaceOf(f, deadletter.Pace{}).Pace
@@ -85,6 +88,7 @@ func Selected(f filter.Filter, states []string) deadletter.Selection {
 	return s
 }
 
+// Discard discards the selected events.
 func Discard(ctx context.Context, db *Database, form url.Values, by operator.By) (Outcome, error) {
 	f := filter.FromQuery(form)
 	r, err := deadletter.Discard(ctx, db.Pool, db.Schema, Selected(f, Discardable), by)
@@ -118,6 +122,7 @@ func Payload(text string) []byte {
 	return b.Bytes()
 }
 
+// Edit writes a failed event's payload.
 func Edit(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	id, consumer := f.Get("id"), f.Get("consumer")
 	err := deadletter.Edit(ctx, db.Pool, db.Schema, id, consumer, deadletter.Change{Payload: Payload(Typed(f)), Former: f.Get("former")}, by)

@@ -15,21 +15,25 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
+// OutboxRetry flags the failed events of a group for a retry.
 func OutboxRetry(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	n, err := outboxadmin.Retry(ctx, db.Pool, db.Schema, outboxadmin.Selection{Group: f.Get("group")}, by)
 	return Outcome{Headline: "A relay retries " + format.Plural(n, "event.", "events."), Back: "/outbox"}, err
 }
 
+// OutboxDiscard flags the failed events of a group to be discarded.
 func OutboxDiscard(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	n, err := outboxadmin.Discard(ctx, db.Pool, db.Schema, outboxadmin.Selection{Group: f.Get("group")}, by)
 	return Outcome{Headline: "A relay discards " + format.Plural(n, "event.", "events."), Back: "/outbox"}, err
 }
 
+// Pause pauses a topic.
 func Pause(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	err := outboxadmin.PauseTopic(ctx, db.Pool, db.Schema, f.Get("topic"), by)
 	return Outcome{Headline: "Topic " + f.Get("topic") + " is paused.", Back: "/outbox"}, err
 }
 
+// Resume resumes a topic.
 func Resume(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	err := outboxadmin.ResumeTopic(ctx, db.Pool, db.Schema, f.Get("topic"), by)
 	if errors.Is(err, outboxadmin.ErrNotSet) {
@@ -38,6 +42,7 @@ func Resume(ctx context.Context, db *Database, f url.Values, by operator.By) (Ou
 	return Outcome{Headline: "Topic " + f.Get("topic") + " is resumed.", Back: "/outbox"}, err
 }
 
+// Archive begins a replay of the archive, which this console continues.
 func Archive(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	moment := func(text string) time.Time {
 		at, _ := time.Parse(time.RFC3339, text) // the plan has written it; "" is the zero time
@@ -55,6 +60,7 @@ func Archive(ctx context.Context, db *Database, f url.Values, by operator.By) (O
 	return Outcome{Headline: fmt.Sprintf("Replay %d of the archive has begun.", id), Page: replays.ArchivePage(id)}, nil
 }
 
+// ArchiveStop stops a replay of the archive.
 func ArchiveStop(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	id, err := strconv.ParseInt(f.Get("id"), 10, 64)
 	if err == nil {
@@ -63,6 +69,7 @@ func ArchiveStop(ctx context.Context, db *Database, f url.Values, by operator.By
 	return Outcome{Headline: fmt.Sprintf("Replay %d of the archive was stopped.", id), Page: replays.ArchivePage(id)}, err
 }
 
+// ArchiveContinue lets a replay of the archive go on, or changes its rate.
 func ArchiveContinue(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	id, err := strconv.ParseInt(f.Get("id"), 10, 64)
 	var before outboxadmin.ReplayStatus

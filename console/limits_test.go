@@ -1,0 +1,50 @@
+package console_test
+
+import (
+	"net/http"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Somebody who acts too often is asked to wait, and is told how long. Nothing is changed meanwhile.
+func TestActionsAreLimited(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	form := s.form(s.get(http.StatusOK, "/do/pause?topic=t"))
+	refused := false
+	for range 200 {
+		got, page := s.send("/do/pause", form)
+		if got.Status != http.StatusTooManyRequests {
+			assert.Contains(t, []int{http.StatusOK, http.StatusConflict}, got.Status, "it is paused, or was already")
+			continue
+		}
+		refused = true
+		wait, err := strconv.Atoi(got.Header.Get("Retry-After"))
+		require.NoError(t, err)
+		assert.Positive(t, wait)
+		assert.Contains(t, text(page), "You act too often. Wait "+strconv.Itoa(wait)+" second")
+		break
+	}
+	assert.True(t, refused)
+	s.get(http.StatusOK, "/do/pause?topic=t")
+}
+
+// A discard of more events than end within ActTimeout was cut off in the middle.
+func TestADiscardOfTooManyIsRefused(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.exec(`insert into {schema}.consumer (name) values ('shop/book')`)
+	s.exec(`insert into {schema}.claim_failed_count values (1, 'dead', 'abcdef01', 50001, now())`)
+	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, attempts, reason, error, handler, topic, headers, payload, first_at, failed_at)
+		select 1, md5(n::text)::uuid, 'e' || n, '', 'dead', 3, 'attempts', 'no user', 'h', 't', convert_to('{"uuid": "", "metadata": {}}', 'UTF8'), '', now(), now() from generate_series(1, 2001) n`)
+	for _, path := range []string{"/do/discard?consumer=shop%2Fbook", "/do/discard?topic=t"} {
+		page := text(s.get(http.StatusOK, path))
+		assert.Contains(t, page, "more than 50,000 events, which does not end while a page waits. Narrow the filter, or run the command: millrace dead discard", path)
+		assert.NotContains(t, page, "for the audit", path)
+	}
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/discard?consumer=shop%2Fbook&event=e7")), "for the audit", "a narrower one goes on")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/replay?consumer=shop%2Fbook")), "for the audit", "a replay lasts")
+}
