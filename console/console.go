@@ -30,6 +30,7 @@ import (
 
 	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/assets"
+	"github.com/millrace-go/millrace/console/internal/brokers"
 	"github.com/millrace-go/millrace/console/internal/bucket"
 	"github.com/millrace-go/millrace/console/internal/cache"
 	"github.com/millrace-go/millrace/console/internal/figures"
@@ -210,7 +211,7 @@ type Console struct {
 	guard     guard.Guard
 	handler   http.Handler
 	streams   *live.Streams // of open pages
-	brokers   *brokers
+	brokers   *brokers.Brokers
 	actions   *bucket.Buckets // how often each user may act
 }
 
@@ -227,7 +228,7 @@ func New(cfg Config) (*Console, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New(), brokers: newBrokers(cfg.Brokers), actions: bucket.New(actionsAtOnce, betweenActions)}
+	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New(), brokers: askedOf(cfg.Brokers), actions: bucket.New(actionsAtOnce, betweenActions)}
 	for _, d := range cfg.Databases {
 		db := &database{Name: d.Name, Database: act.Database{Jobs: jobs.New(), ArchiveJobs: jobs.New(), Log: cfg.Logger.With("database", d.Name)}}
 		schema, _ := pgschema.Validate(d.Schema) // Validate has checked it
@@ -253,7 +254,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.
 // server.RegisterOnShutdown(page.Close), and before the pools are closed. It may be called several times.
 func (c *Console) Close() {
 	c.streams.Close()
-	c.brokers.close()
+	c.brokers.Close()
 	for _, db := range c.databases {
 		db.Jobs.Close()
 		db.ArchiveJobs.Close()

@@ -98,7 +98,7 @@ func (q *request) fleet(granted []*request) {
 	var told []string
 	var now time.Time
 	for _, m := range p.Members {
-		told = append(told, m.Told()+q.brokers.told(m.Name))
+		told = append(told, m.Told()+q.brokers.Told(m.Name))
 		if m.Now.After(now) {
 			now = m.Now // use the latest of their clocks for ages
 		}

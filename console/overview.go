@@ -40,7 +40,7 @@ func (q *request) overview() error {
 	}
 	o.Topics = cut(&o, "topics", s.Topics)
 	o.Relays = cut(&o, "relays", s.Relays)
-	o.Brokers = q.brokers.look(q.ctx(), q.db.Name, s.Topics)
+	o.Brokers = q.brokers.Look(q.ctx(), q.db.Name, s.Topics)
 	for i, b := range o.Brokers {
 		o.Brokers[i].Topics = cut(&o, "broker "+b.Name, b.Topics)
 	}

@@ -213,7 +213,7 @@ func (q *request) forget() {
 
 // told returns the version of the current figures, with what brokers said last. It is the same for all pages of the database.
 func (q *request) told() string {
-	return q.db.Snapshot(q.ctx()).Told() + q.brokers.told(q.db.Name)
+	return q.db.Snapshot(q.ctx()).Told() + q.brokers.Told(q.db.Name)
 }
 
 // judge returns what is wrong with the database.
@@ -224,7 +224,7 @@ func (q *request) judge() figures.Judgement {
 // live streams changes of the figures to an open page. All streams of a database share its snapshot.
 func (q *request) live() error {
 	q.streams.Serve(q.w, q.r, func() string {
-		q.brokers.look(q.ctx(), q.db.Name, q.db.Snapshot(q.ctx()).Topics)
+		q.brokers.Look(q.ctx(), q.db.Name, q.db.Snapshot(q.ctx()).Topics)
 		return q.told()
 	})
 	return nil

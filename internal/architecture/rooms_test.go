@@ -77,6 +77,7 @@ var rooms = map[string]map[string]room{
 		"mask":      {},
 		"cache":     {},
 		"jobs":      {},
+		"brokers":   {rooms: []string{"cache", "figures"}},
 		"bucket":    {others: []string{"sync", "time"}},
 		"live":      {},
 		"guard":     {},
