@@ -62,14 +62,19 @@ func (e *evidence) withConsumer(l deadletter.Location) Stage {
 // done describes an event that this consumer has settled.
 func (s *Stage) done(e *evidence, l deadletter.Location) {
 	s.State, s.Why, s.At, s.End = "completed", "Recorded "+words.When(e.now, *l.Claimed)+".", l.Claimed, l.Committed
+	if l.Kept { // its record is of then
+		s.Why, s.At = "It did not succeed at first, and was kept since "+words.When(e.now, *l.Claimed)+". When it was handled is not recorded.", nil
+	}
 	if a := decision(l); a != nil {
 		by := words.OneLine(a.Actor) + ", " + words.When(e.now, a.At) + note(*a)
 		switch a.Action {
 		case "replay":
 			s.Why += " It was replayed by " + by + "."
 		case "redirect":
+			s.At, s.End = &a.At, nil
 			s.State, s.Why = "redirected", "It was not handled here: it was redirected to "+redirectedTo(*a)+" by "+by+"."
 		default:
+			s.At, s.End = &a.At, nil
 			s.State, s.Why = "discarded", "It was not handled: it was discarded by "+by+"."
 		}
 	}

@@ -260,19 +260,24 @@ func (e *evidence) relay() string {
 	return ""
 }
 
-// reached is when the first consumer is known to have had the event.
+// reached is when the first consumer began to handle the event; nil if that is not known, because a consumer had failed by then: only the
+// end of a failed attempt is recorded.
 func (e *evidence) reached() (first *time.Time) {
 	if e.claims == nil {
 		return nil
 	}
+	failed := false // a failure is the first thing that is known
+	before := func(at time.Time) bool { return first == nil || at.Before(*first) }
 	for _, l := range *e.claims {
-		at := l.Claimed
-		if f := l.Failed; f != nil && (at == nil || f.First.Before(*at)) {
-			at = &f.First
+		if l.Claimed != nil && before(*l.Claimed) {
+			first, failed = l.Claimed, l.Kept
 		}
-		if at != nil && (first == nil || at.Before(*first)) {
-			first = at
+		if l.Failed != nil && before(l.Failed.First) {
+			first, failed = &l.Failed.First, true
 		}
+	}
+	if failed {
+		return nil
 	}
 	return first
 }
