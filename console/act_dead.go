@@ -1,6 +1,7 @@
 package console
 
 import (
+	"math"
 	"net/url"
 	"strings"
 
@@ -32,6 +33,9 @@ func planDiscard(q *request, f url.Values) (plan, error) {
 	atMost := int64(0)
 	for _, c := range q.snapshot().Consumers {
 		atMost += int64(c.Dead + c.Retrying + c.Blocked)
+	}
+	if s := q.snapshot(); s.Errors["consumers"] != "" || s.Consumers == nil {
+		atMost = math.MaxInt64 // there may be any number
 	}
 	p.tooMany(atMost)
 	return p, err

@@ -104,17 +104,22 @@ func TestABrokerThatDoesNotAnswer(t *testing.T) {
 		page := text(s.get(http.StatusOK, "/"))
 		return strings.Contains(page, "Kafka no answer It does not answer. connection refused")
 	}, wait, pause)
+	page := text(s.get(http.StatusOK, "/"))
+	assert.Contains(t, page, "The broker does not answer. Events wait until it does")
+	assert.NotContains(t, page, "Everything flows.")
 
 	hangs := &told{stuck: make(chan struct{})}
 	s = open(t, console.Look, hangs.of)
-	page := text(s.get(http.StatusOK, "/"))
+	page = text(s.get(http.StatusOK, "/"))
 	assert.Contains(t, page, "It was not asked yet.")
 	close(hangs.stuck)
-	require.Eventually(t, func() bool { return strings.Contains(text(s.get(http.StatusOK, "/")), "not subscribed") }, wait, pause)
+	require.Eventually(t, func() bool { return strings.Contains(text(s.get(http.StatusOK, "/")), "4 topics at the broker have trouble.") }, wait, pause)
 
 	// Without a broker in the configuration the page says nothing about one.
 	s = open(t, console.Look)
 	assert.NotContains(t, text(s.get(http.StatusOK, "/")), "It was not asked yet.")
 	err := console.Config{Brokers: []console.Broker{{Name: "kafka"}}}.WithDefaults().Validate()
 	assert.ErrorContains(t, err, "Config.Brokers[0] has no Name, or no Open")
+	err = console.Config{Brokers: make([]console.Broker, 3)}.WithDefaults().Validate()
+	assert.ErrorContains(t, err, "Config.Brokers has 3 brokers: want 2 at most")
 }

@@ -48,8 +48,8 @@ type Config struct {
 	// different names.
 	Databases []Database
 
-	// Brokers are the brokers of these databases' events. The first page shows whether they answer, and what consumers have not read.
-	// Default: none, so that the first page says nothing about the broker.
+	// Brokers are the brokers of these databases' events, two at most. The first page shows whether they answer, and what consumers have
+	// not read. Default: none, so that the first page says nothing about the broker.
 	Brokers []Broker
 
 	// Authorize returns the rights of the request's sender, and the name for the audit. Without a name nobody may act. Authorize is
@@ -130,6 +130,8 @@ const (
 	betweenActions = 2 * time.Second
 	// reads bounds how many connections to one database the pages use at once.
 	reads = 4
+	// maxBrokers is how many brokers the first page has room for.
+	maxBrokers = 2
 )
 
 // traceID stands for the ID of a trace in TraceURL.
@@ -171,6 +173,9 @@ func (c Config) Validate() error {
 		if _, err := pgschema.Validate(d.Schema); err != nil {
 			add("Config.Databases[%d].%w", i, err)
 		}
+	}
+	if len(c.Brokers) > maxBrokers {
+		add("Config.Brokers has %d brokers: want %d at most", len(c.Brokers), maxBrokers)
 	}
 	for i, b := range c.Brokers {
 		if b.Name == "" || b.Open == nil {

@@ -134,7 +134,7 @@ func (q *request) fleet(granted []*request) {
 // member returns the row of a database: a summary of its own first page.
 func (q *request) member() member {
 	o := q.judge()
-	m := member{Name: q.db.Name, Snapshot: o.Snapshot, Verdict: o.Verdict, Failure: o.Failure, Running: len(q.replays(false)) + len(q.archiveReplays(false))}
+	m := member{Name: q.db.Name, Snapshot: o.Snapshot, Verdict: o.Verdict.With(q.brokers.Lately(q.db.Name)), Failure: o.Failure, Running: len(q.replays(false)) + len(q.archiveReplays(false))}
 	m.Wrong = o.Wrong[:min(len(o.Wrong), maxProblems)]
 	m.More = len(o.Wrong) - len(m.Wrong)
 	if m.Error != "" {

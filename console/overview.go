@@ -2,6 +2,7 @@ package console
 
 import (
 	"math"
+	"strconv"
 
 	"github.com/millrace-go/millrace/console/internal/figures"
 )
@@ -41,8 +42,9 @@ func (q *request) overview() error {
 	o.Topics = cut(&o, "topics", s.Topics)
 	o.Relays = cut(&o, "relays", s.Relays)
 	o.Brokers = q.brokers.Look(q.ctx(), q.db.Name, s.Topics)
+	o.Verdict = o.Verdict.With(o.Brokers)
 	for i, b := range o.Brokers {
-		o.Brokers[i].Topics = cut(&o, "broker "+b.Name, b.Topics)
+		o.Brokers[i].Topics = cut(&o, "broker "+strconv.Itoa(i), b.Topics)
 	}
 	o.Consumers = cut(&o, "consumers", s.Consumers)
 	o.busiest = widest

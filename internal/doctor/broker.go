@@ -2,9 +2,11 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -21,23 +23,34 @@ func (d *doctor) askBroker(ctx context.Context) {
 		subscriptions = append(subscriptions, Subscription{Topic: topic})
 	}
 	a := AskBroker(ctx, d.Broker, subscriptions)
+	unasked := 0
 	for _, t := range a.Topics {
+		if errors.Is(t.Err, errNotAsked) {
+			unasked++
+			continue
+		}
 		if t.Err != nil { // it accepted the connection
 			d.find("broker", fmt.Sprintf("topic %s could not be checked", t.Of.Topic), t.Err.Error(), "check that "+a.Name+" allows this name for a topic, and that this account may read it")
 			continue
 		}
 		d.subscribed(t.Of, t.Found, relays)
 	}
+	if unasked > 0 {
+		d.find("broker", words.Count(unasked, "other subscription")+" could not be checked", errNotAsked.Error(), "look at the broker's load, and at the network between")
+	}
 	if a.Err != nil {
 		d.down(a.Err)
 	}
 }
 
+// errNotAsked means that the broker was not asked about a topic.
+var errNotAsked = errors.New("the broker answers too slowly to be asked about all")
+
 // BrokerAnswer is what a broker says.
 type BrokerAnswer struct {
 	Name   string
-	Err    error         // why it does not answer, or does not answer any more
-	Topics []TopicAnswer // until then
+	Err    error         // why it does not answer
+	Topics []TopicAnswer // none if it does not answer
 }
 
 // TopicAnswer is what a broker says about a topic, and a consumer's subscription to it.
@@ -48,7 +61,7 @@ type TopicAnswer struct {
 }
 
 // AskBroker asks a broker about subscriptions, and about topics alone where no consumer is named. Each request may take 5 s; after
-// one that takes longer it asks no more.
+// one that takes longer it asks no more: the others get an error, or the broker as a whole if it has answered none.
 func AskBroker(ctx context.Context, b Broker, subscriptions []Subscription) (a BrokerAnswer) {
 	connecting, cancel := context.WithTimeout(ctx, brokerPatience)
 	defer cancel()
@@ -62,17 +75,25 @@ func AskBroker(ctx context.Context, b Broker, subscriptions []Subscription) (a B
 	if a.Err = t.(transport.Pinger).Ping(connecting); a.Err != nil {
 		return a
 	}
-	for _, s := range subscriptions {
+	answered := false
+	for n, s := range subscriptions {
 		asking, cancel := context.WithTimeout(ctx, brokerPatience)
 		abandon := context.AfterFunc(asking, func() { _ = t.Close() }) // closes its connections: some requests ignore the context
 		i, err := t.(transport.Inspector).Inspect(asking, s.Topic, s.Consumer)
 		late := !abandon()
 		cancel()
-		if err != nil && late {
-			a.Err = err
+		if err != nil && late && !answered {
+			a.Err, a.Topics = err, nil
 			return a
 		}
+		answered = answered || !late
 		a.Topics = append(a.Topics, TopicAnswer{Of: s, Found: i, Err: err})
+		if late { // its connections are closed
+			for _, other := range subscriptions[n+1:] {
+				a.Topics = append(a.Topics, TopicAnswer{Of: other, Err: errNotAsked})
+			}
+			return a
+		}
 	}
 	return a
 }

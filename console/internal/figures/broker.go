@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/internal/doctor"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -27,6 +28,8 @@ type BrokerTopic struct {
 	Behind  string            // that consumer; "" if none was asked about
 	Without []string          // consumers without a subscription
 	Error   string            // why it could not be asked about
+
+	silent bool // what a consumer has not read is not told
 }
 
 // Answered is the answer of a broker: topics with trouble first, then those with the most unread messages.
@@ -52,15 +55,15 @@ func Answered(a doctor.BrokerAnswer) Broker {
 		case t.Of.Consumer == "":
 		case !t.Found.Consumer:
 			of.Without = append(of.Without, t.Of.Consumer)
+		case t.Found.Lag < 0:
+			of.silent = true
 		case t.Found.Lag >= 0 && (t.Found.Lag >= of.Unread.N || of.Behind == ""):
 			of.Unread, of.Behind = outboxadmin.Count{N: t.Found.Lag}, t.Of.Consumer
 		}
 	}
-	b.Lag.AtLeast = true
+	b.Lag.AtLeast = !slices.ContainsFunc(b.Topics, func(t BrokerTopic) bool { return t.Behind != "" })
 	for _, t := range b.Topics {
-		if t.Behind != "" {
-			b.Lag = outboxadmin.Count{N: b.Lag.N + t.Unread.N}
-		}
+		b.Lag = outboxadmin.Count{N: b.Lag.N + t.Unread.N, AtLeast: b.Lag.AtLeast || t.Error != "" || t.silent}
 	}
 	slices.SortStableFunc(b.Topics, func(x, y BrokerTopic) int {
 		return cmp.Or(cmp.Compare(y.trouble(), x.trouble()), cmp.Compare(y.Unread.N, x.Unread.N), strings.Compare(x.Topic, y.Topic))
@@ -80,3 +83,25 @@ func (t BrokerTopic) trouble() int {
 
 // Wrong reports whether the topic has trouble.
 func (t BrokerTopic) Wrong() bool { return t.trouble() > 0 }
+
+// With is the verdict on a database without trouble of its own, together with its brokers.
+func (v Verdict) With(brokers []Broker) Verdict {
+	if v.State != "done" {
+		return v
+	}
+	wrong := 0
+	for _, b := range brokers {
+		if b.Error != "" {
+			return Verdict{State: "retrying", Text: "The broker does not answer.", More: "Events wait until it does, and none is lost."}
+		}
+		for _, t := range b.Topics {
+			if t.Wrong() {
+				wrong++
+			}
+		}
+	}
+	if wrong == 0 {
+		return v
+	}
+	return Verdict{State: "retrying", Text: format.Plural(wrong, "topic at the broker has trouble.", "topics at the broker have trouble."), More: "Nothing waits for a person in the database."}
+}

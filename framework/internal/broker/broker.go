@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -106,27 +107,18 @@ func Admit(ctx context.Context, pool *pgxpool.Pool, schema, broker string) error
 	return nil
 }
 
-// Seen is the service's broker for its console; none if the transport cannot be asked.
-func Seen(t transport.Transport, subscriptions func() []console.Subscription) []console.Broker {
-	pings, _ := t.(transport.Pinger)
-	inspects, ok := t.(transport.Inspector)
-	if !ok || pings == nil {
+// Seen is the service's broker for its console; none if the transport cannot be asked. The console has a connection of its own, so that
+// what it asks delays no event, and so that it can break off.
+func Seen(t transport.Transport, settings transport.Settings, subscriptions func() []console.Subscription) []console.Broker {
+	_, pings := t.(transport.Pinger)
+	if _, inspects := t.(transport.Inspector); !inspects || !pings {
 		return nil
 	}
-	b := console.Broker{Name: t.Name(), Subscriptions: subscriptions, Open: func(context.Context, time.Duration) (transport.Transport, error) {
-		return lent{t, pings, inspects}, nil
+	b := console.Broker{Name: t.Name(), Subscriptions: subscriptions, Open: func(ctx context.Context, patience time.Duration) (transport.Transport, error) {
+		return Open(ctx, t.Name(), settings, transport.Environment{Logger: slog.New(slog.DiscardHandler), DrainTimeout: patience})
 	}}
 	if at, ok := t.(transport.Addressed); ok {
 		b.Address = at.Address()
 	}
 	return []console.Broker{b}
 }
-
-// lent is a transport that its borrower does not close.
-type lent struct {
-	transport.Transport
-	transport.Pinger
-	transport.Inspector
-}
-
-func (lent) Close() error { return nil }
