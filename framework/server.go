@@ -110,11 +110,7 @@ func (s *Service) newAdmin(ctx context.Context) (*web.Operators, error) {
 	}
 	a.OnClose(pool.Close)
 	cfg := s.cfg.Admin.Console.of(s.cfg.Service, pool, s.cfg.Postgres.Schema)
-	_, settings, err := s.cfg.Settings()
-	if err != nil {
-		return a, err
-	}
-	cfg.Logger, cfg.Brokers = cmp.Or(cfg.Logger, s.log), broker.Seen(s.transport, settings, s.subscriptions)
+	cfg.Logger, cfg.Brokers = cmp.Or(cfg.Logger, s.log), broker.Seen(s.transport, s.cfg.Settings, s.subscriptions)
 	pages, err := console.New(cfg)
 	if err != nil {
 		return a, err

@@ -43,7 +43,8 @@ func (s *settings) Open(_ context.Context, env transport.Environment) (transport
 func TestTheConsoleHasAConnectionOfItsOwn(t *testing.T) {
 	t.Parallel()
 	own, s := &asked{}, &settings{}
-	seen := broker.Seen(own, s, nil)
+	of := func() (transport.Driver, transport.Settings, error) { return transport.Driver{}, s, nil }
+	seen := broker.Seen(own, of, nil)
 	require.Len(t, seen, 1)
 	opened, err := seen[0].Open(t.Context(), time.Second)
 	require.NoError(t, err)
@@ -52,5 +53,5 @@ func TestTheConsoleHasAConnectionOfItsOwn(t *testing.T) {
 	require.Len(t, s.opened, 1)
 	assert.True(t, s.opened[0].closed)
 	assert.Equal(t, time.Second, s.env.DrainTimeout)
-	assert.Empty(t, broker.Seen(&transport.Memory{}, s, nil), "a broker in memory cannot be asked")
+	assert.Empty(t, broker.Seen(&transport.Memory{}, of, nil), "a broker in memory cannot be asked")
 }
