@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/diff"
@@ -142,9 +140,7 @@ func (q *request) act() error {
 		http.Error(q.w, "You may look. To act, ask for the right to act.", http.StatusForbidden)
 		return nil
 	}
-	if wait := q.actions.Take(time.Now(), q.user); wait > 0 {
-		seconds := int(math.Ceil(wait.Seconds()))
-		q.w.Header().Set("Retry-After", strconv.Itoa(seconds))
+	if seconds := q.wait(q.actions); seconds > 0 {
 		return q.confirm(a, form, "You act too often. Wait "+format.Plural(seconds, "second", "seconds")+". Nothing was changed.", http.StatusTooManyRequests)
 	}
 	if !q.db.acting.TryLock() {

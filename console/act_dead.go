@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/replays"
 	"github.com/millrace-go/millrace/internal/words"
-	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 var deadFields = filter.Names
@@ -21,14 +20,14 @@ func planReplay(q *request, f url.Values) (plan, error) {
 	if p.N.N > 1 || p.N.AtLeast {
 		p.Pace, p.Wrong = &at, at.Wrong
 	}
-	p.Question, p.Verb, p.Danger = "Replay "+p.Question, "Replay "+eventsOf(p.N), p.N.AtLeast
+	p.Question, p.Verb, p.Danger = "Replay "+p.Question, "Replay "+format.Events(p.N), p.N.AtLeast
 	p.Explain = "They run again with all their attempts, in the order of their keys. A running service of the consumer handles them; until one runs they wait."
 	return p, err
 }
 
 func planDiscard(q *request, f url.Values) (plan, error) {
 	p, err := q.planDead(f, act.Discardable, "discard")
-	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+eventsOf(p.N), true
+	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+format.Events(p.N), true
 	p.Explain = "They are given up for good, and nothing brings them back. Later events of their keys go on."
 	atMost := int64(0)
 	for _, c := range q.snapshot().Consumers {
@@ -43,14 +42,6 @@ func planDiscard(q *request, f url.Values) (plan, error) {
 
 // notCounted warns of an action on more events than the page has counted.
 const notCounted = "Only the newest events were counted: the action takes all that match, and there may be many more."
-
-// eventsOf is a number of events for a button.
-func eventsOf(n outboxadmin.Count) string {
-	if n.AtLeast {
-		return format.Count(n) + " events"
-	}
-	return format.Count(n) + " " + words.Pick(n.N, "event", "events")
-}
 
 // planDead counts what a filter selects, by its causes.
 func (q *request) planDead(form url.Values, states []string, verb string, more ...string) (p plan, err error) {
@@ -86,7 +77,7 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 		p.Lines = append(p.Lines, act.Line{N: int64(g.Events), Text: format.Cause(g.Text)})
 	}
 	if more := len(sample.Groups) - 10; more > 0 {
-		p.Lines = append(p.Lines, act.Line{N: int64(sample.Events) - sum(p.Lines), Text: "with " + format.Plural(more, "other cause", "other causes")})
+		p.Lines = append(p.Lines, act.Line{N: int64(sample.Events) - act.Sum(p.Lines), Text: "with " + format.Plural(more, "other cause", "other causes")})
 	}
 	flags, ids := f.Flags()
 	if p.N.N > 1 || p.N.AtLeast {
@@ -100,13 +91,6 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 		p.Nothing = "No event matches any more."
 	}
 	return p, nil
-}
-
-func sum(lines []act.Line) (n int64) {
-	for _, l := range lines {
-		n += l.N
-	}
-	return n
 }
 
 // The outbox's failed events, by their group.
@@ -155,14 +139,14 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 
 func planOutboxRetry(q *request, f url.Values) (plan, error) {
 	p, err := q.planOutbox(f, "retry", "dead", "retrying", "discarded")
-	p.Question, p.Verb, p.Danger = "Retry "+p.Question, "Retry "+eventsOf(p.N), p.N.AtLeast
+	p.Question, p.Verb, p.Danger = "Retry "+p.Question, "Retry "+format.Events(p.N), p.N.AtLeast
 	p.Explain = "A relay that runs publishes them at once. Events behind them follow when they succeed."
 	return p, err
 }
 
 func planOutboxDiscard(q *request, f url.Values) (plan, error) {
 	p, err := q.planOutbox(f, "discard", "dead", "retrying")
-	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+eventsOf(p.N), true
+	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+format.Events(p.N), true
 	p.Explain = `They are not published, and events behind them go on. They are kept until "millrace outbox purge" deletes them.`
 	return p, err
 }

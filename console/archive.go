@@ -125,7 +125,7 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 		p.Lines = append(p.Lines, act.Line{N: t.Events, Text: t.Topic})
 	}
 	if more := len(sample.Topics) - 10; more > 0 {
-		p.Lines = append(p.Lines, act.Line{N: p.N.N - sum(p.Lines), Text: "of " + format.Plural(more, "other topic", "other topics")})
+		p.Lines = append(p.Lines, act.Line{N: p.N.N - act.Sum(p.Lines), Text: "of " + format.Plural(more, "other topic", "other topics")})
 	}
 	if p.N.AtLeast {
 		p.Of, p.Danger, p.Warning = "of the newest in this time", true, notCounted
@@ -138,7 +138,7 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 	if !filter.Usable(to) {
 		to, p.Wrong = "", "The topic has a byte that no name has, or it is too long."
 	}
-	p.Command = q.db.Reach.Command("", append([]string{"outbox", "replay"}, archiveFlags(a, to, at)...)...)
+	p.Command = q.db.Reach.Command("", append([]string{"outbox", "replay"}, a.Flags(to, at.Rate)...)...)
 	switch {
 	case !p.N.Known():
 		p.Nothing = "None of the newest events in this time matches, and the older ones are not searched here: give a time until which they were published, or run the command."
@@ -146,17 +146,4 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 		p.Nothing = "No archived event matches."
 	}
 	return p, nil
-}
-
-// archiveFlags returns the flags of the equivalent command.
-func archiveFlags(a filter.Archive, to string, at replays.Pace) (flags []string) {
-	if a.Topic == "" && a.Key == "" {
-		flags = []string{"--all"}
-	}
-	for _, flag := range [][2]string{{"--topic", a.Topic}, {"--key", a.Key}, {"--since", a.Since}, {"--until", a.Until}, {"--to", to}, {"--rate", at.Rate}} {
-		if flag[1] != "" {
-			flags = append(flags, flag[0], flag[1])
-		}
-	}
-	return flags
 }

@@ -113,7 +113,9 @@ func TestABrokerThatDoesNotAnswer(t *testing.T) {
 	page = text(s.get(http.StatusOK, "/"))
 	assert.Contains(t, page, "It was not asked yet.")
 	close(hangs.stuck)
-	require.Eventually(t, func() bool { return strings.Contains(text(s.get(http.StatusOK, "/")), "4 topics at the broker have trouble.") }, wait, pause)
+	require.Eventually(t, func() bool {
+		return strings.Contains(text(s.get(http.StatusOK, "/")), "4 topics at the broker have trouble.")
+	}, wait, pause)
 
 	// Without a broker in the configuration the page says nothing about one.
 	s = open(t, console.Look)

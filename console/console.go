@@ -52,7 +52,7 @@ type Config struct {
 	// not read. Default: none, so that the first page says nothing about the broker.
 	Brokers []Broker
 
-	// Authorize returns the rights of the request's sender, and the name for the audit. Without a name nobody may act. Authorize is
+	// Authorize returns the rights of the request's sender, and the name for the audit. Without a name nobody may act or see payloads. Authorize is
 	// called for every request, concurrently, with the path below Prefix, and the database's name as r.PathValue("db"). The page of
 	// all databases, and each page's list of databases, call it with the path of each database too, and show those that the sender may
 	// see; for that the sender needs no right at the root. Default: Loopback(Look, ""), so that only requests from this machine are answered, and nothing can be
@@ -125,7 +125,7 @@ func (c Config) WithDefaults() Config {
 
 const (
 	minSecret = 32
-	// A user may act so many times at once, and then once every so long, over all databases.
+	// A user may act so many times at once, and then once every so long, over all databases; and see so many payloads.
 	actionsAtOnce  = 20
 	betweenActions = 2 * time.Second
 	// reads bounds how many connections to one database the pages use at once.
@@ -218,6 +218,7 @@ type Console struct {
 	streams   *live.Streams // of open pages
 	brokers   *brokers.Brokers
 	actions   *bucket.Buckets // how often each user may act
+	reveals   *bucket.Buckets // how often each user may see a payload
 }
 
 // database is a database of the configuration.
@@ -233,7 +234,7 @@ func New(cfg Config) (*Console, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New(), brokers: askedOf(cfg.Brokers), actions: bucket.New(actionsAtOnce, betweenActions)}
+	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New(), brokers: askedOf(cfg.Brokers), actions: bucket.New(actionsAtOnce, betweenActions), reveals: bucket.New(actionsAtOnce, betweenActions)}
 	for _, d := range cfg.Databases {
 		db := &database{Name: d.Name, Database: act.Database{Jobs: jobs.New(), ArchiveJobs: jobs.New(), Log: cfg.Logger.With("database", d.Name)}}
 		schema, _ := pgschema.Validate(d.Schema) // Validate has checked it
@@ -293,11 +294,14 @@ func (c *Console) routes() http.Handler {
 		"GET /{db}/consumers":             answered((*request).consumers),
 		"GET /{db}/dead":                  installed((*request).dead),
 		"GET /{db}/dead/event":            installed((*request).deadEvent),
+		"POST /{db}/dead/event":           installed((*request).deadEvent),
 		"GET /{db}/dead/edit":             installed((*request).edit),
 		"POST /{db}/dead/edit":            installed((*request).edited),
 		"GET /{db}/event":                 answered((*request).event),
 		"GET /{db}/effects":               installed((*request).effects),
+		"POST /{db}/effects":              installed((*request).effects),
 		"GET /{db}/keys":                  installed((*request).keys),
+		"POST /{db}/keys":                 installed((*request).keys),
 		"GET /{db}/replay":                installed((*request).replay),
 		"GET /{db}/audit":                 installed((*request).audit),
 		"GET /{db}/live":                  (*request).live,

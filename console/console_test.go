@@ -174,6 +174,12 @@ func (s *site) act(status int, path string, with ...string) string {
 	return s.post(status, path, form)
 }
 
+// reveal asks to see the payload of a page.
+func (s *site) reveal(status int, path string) string {
+	s.t.Helper()
+	return s.post(status, path, url.Values{"csrf": {s.form(s.get(http.StatusOK, path)).Get("csrf")}})
+}
+
 // text is a page without its markup.
 func text(page string) string {
 	page = regexp.MustCompile(`(?s)<svg.*?</svg>|<[^>]*>`).ReplaceAllString(page, " ")

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/mask"
+	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/effect"
 )
 
@@ -59,7 +60,12 @@ func (q *request) effects() error {
 			return err
 		}
 		p.One, p.EventID = &one, one.Key[strings.LastIndexAny(one.Key, "/:")+1:]
-		p.Body = q.mask.Body(one.Response, len(one.Response), q.rights.Has(Payloads))
+		p.Body, err = q.reveal(q.mask.Body(one.Response, len(one.Response), q.rights.Has(Payloads)), func(ctx context.Context, by operator.By) error {
+			return effect.AuditReveal(ctx, q.db.Pool, q.db.Schema, one, by.Actor)
+		})
+		if err != nil {
+			return err
+		}
 	}
 	q.render(http.StatusOK, "page_effects.html", "Effects", "effects", p)
 	return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/mask"
+	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 )
 
@@ -51,7 +52,12 @@ func (q *request) keys() error {
 	}
 	if p.Asked != "" && len(p.Entries) == 1 {
 		p.One = &p.Entries[0]
-		p.Body = q.mask.Body(p.One.Body, p.One.Bytes, q.rights.Has(Payloads))
+		p.Body, err = q.reveal(q.mask.Body(p.One.Body, p.One.Bytes, q.rights.Has(Payloads)), func(ctx context.Context, by operator.By) error {
+			return idempotencykey.AuditReveal(ctx, q.db.Pool, q.db.Schema, *p.One, idempotencykey.By{Actor: by.Actor})
+		})
+		if err != nil {
+			return err
+		}
 		for _, k := range slices.Sorted(maps.Keys(p.One.Header)) {
 			v := strings.Join(p.One.Header[k], ", ")
 			if q.mask[strings.ToLower(k)] || strings.EqualFold(k, "Set-Cookie") || strings.EqualFold(k, "Authorization") {

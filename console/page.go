@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/millrace-go/millrace/console/internal/assets"
@@ -91,24 +90,11 @@ func (c *Console) allowed(serve func(*request)) http.HandlerFunc {
 // depend on the path.
 func (c *Console) theme(w http.ResponseWriter, r *http.Request) {
 	if c.guard.Genuine(w, r, func(form url.Values) string {
-		_, user := c.authorize(at(r, guard.Local(form.Get("back"))))
+		_, user := c.authorize(guard.At(r, guard.Local(form.Get("back"))))
 		return user
 	}) {
 		c.guard.ChooseTheme(w, r)
 	}
-}
-
-// at returns a copy of the request with the path of another page.
-func at(r *http.Request, page string) *http.Request {
-	other := r.Clone(r.Context())
-	u, err := url.Parse(page)
-	if err != nil {
-		u = &url.URL{Path: "/"}
-	}
-	db, _, _ := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
-	other.URL = &url.URL{Path: u.Path}
-	other.SetPathValue("db", db)
-	return other
 }
 
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request) {
@@ -126,6 +112,8 @@ func (q *request) fail(err error) {
 		status = http.StatusNotFound
 	case errors.Is(err, errForbidden):
 		status = http.StatusForbidden
+	case errors.Is(err, errTooOften):
+		status = http.StatusTooManyRequests
 	case errors.Is(err, errNoTables):
 		status = http.StatusServiceUnavailable
 	case q.r.Context().Err() != nil: // the client has gone

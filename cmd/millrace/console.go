@@ -46,7 +46,7 @@ func consoleCommand(a *cli.App) *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&address, "address", "127.0.0.1:8026", "host and port to listen at; the host must be this machine's own")
 	f.BoolVar(&act, "act", false, "allow to replay, discard, pause, resume, forget and decide")
-	f.BoolVar(&payloads, "payloads", false, "show payloads and responses")
+	f.BoolVar(&payloads, "payloads", false, "show payloads and responses to those who ask for one; the audit log notes each")
 	f.StringSliceVar(&mask, "mask", nil, "JSON fields and headers whose values nobody sees, separated by commas")
 	f.StringVar(&traceURL, "trace-url", "", "address of a trace, with {trace_id} in place of its ID, for a link on the page of an event, such as https://tempo.example/trace/{trace_id}")
 	f.StringVar(&actor, "actor", cli.Somebody(), "who acts, for the audit log")
@@ -90,7 +90,7 @@ func consoleCommand(a *cli.App) *cobra.Command {
 		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return cli.Misuse(fmt.Errorf("--address is %q: want the host 127.0.0.1, [::1] or localhost, and a port, such as 127.0.0.1:8026", address))
 		}
-		if act && actor == "" {
+		if (act || payloads) && actor == "" {
 			return cli.Misuse(errors.New("--actor is empty: want the name of who acts"))
 		}
 		a.Conns = consoleConns

@@ -74,10 +74,10 @@ var rooms = map[string]map[string]room{
 	"console": {
 		"diff":      {others: []string{"strings"}},
 		"format":    {},
-		"mask":      {},
+		"mask":      {rooms: []string{"format"}},
 		"cache":     {},
 		"jobs":      {},
-		"brokers":   {rooms: []string{"cache", "figures"}},
+		"brokers":   {rooms: []string{"figures"}},
 		"bucket":    {others: []string{"sync", "time"}},
 		"live":      {},
 		"guard":     {},

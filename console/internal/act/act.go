@@ -33,6 +33,14 @@ type Line struct {
 	Text string
 }
 
+// Sum adds up the lines.
+func Sum(lines []Line) (n int64) {
+	for _, l := range lines {
+		n += l.N
+	}
+	return n
+}
+
 // Outcome is the result of an action.
 type Outcome struct {
 	Headline string

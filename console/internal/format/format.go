@@ -190,3 +190,11 @@ func Error(err error) string {
 	}
 	return err.Error()
 }
+
+// Events is a number of events for a button.
+func Events(n outboxadmin.Count) string {
+	if n.AtLeast {
+		return Count(n) + " events"
+	}
+	return Count(n) + " " + words.Pick(n.N, "event", "events")
+}

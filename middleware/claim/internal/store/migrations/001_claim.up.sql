@@ -257,7 +257,7 @@ create table {schema}.claim_audit (
     id       bigint      generated always as identity primary key,
     at       timestamptz not null default now(),
     actor    text        not null,
-    action   text        not null,               -- edit, replay, discard
+    action   text        not null,               -- edit, replay, discard, reveal
     consumer text        not null,
     event_id text        not null,
     detail   jsonb       not null default '{}'
