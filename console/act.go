@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/diff"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/format"
@@ -25,7 +26,7 @@ type plan struct {
 	Question string
 	Explain  string
 	N        outboxadmin.Count // number of selected events; zero for actions that select none
-	Lines    []planLine
+	Lines    []act.Line
 	Seen     string // identifies what the user decides about: if it differs later, the user is asked again
 	Changed  string // why it differs; "" if other events match
 	Of       string // which events the lines count; "" for all
@@ -43,44 +44,30 @@ type plan struct {
 	Nothing  string // why there is nothing to do
 }
 
-// planLine counts a part of the selection.
-type planLine struct {
-	N    int64
-	Text string
-}
-
-// outcome is the result of an action.
-type outcome struct {
-	Headline string
-	Lines    []planLine
-	Back     string
-	Page     string // a page with the details, instead of the lines
-}
-
 // action is an action that changes something. Both functions get the form's fields, which the URL of the plan also has.
 type action struct {
 	fields []string
 	plan   func(q *request, f url.Values) (plan, error)
-	run    func(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error)
+	run    func(ctx context.Context, db *act.Database, f url.Values, by operator.By) (act.Outcome, error)
 }
 
 // actions maps names in URLs to actions.
 func actions() map[string]action {
 	return map[string]action{
-		"replay":           {deadFields, planReplay, runReplay},
-		"discard":          {deadFields, planDiscard, runDiscard},
-		"outbox-retry":     {outboxFields, planOutboxRetry, runOutboxRetry},
-		"outbox-discard":   {outboxFields, planOutboxDiscard, runOutboxDiscard},
-		"stop":             {stopFields, planStop, runStop},
-		"continue":         {continueFields, planContinue, runContinue},
-		"archive-replay":   {filter.ArchiveNames, planArchive, runArchive},
-		"archive-stop":     {stopFields, planArchiveStop, runArchiveStop},
-		"archive-continue": {continueFields, planArchiveContinue, runArchiveContinue},
-		"pause":            {topicFields, planPause, runPause},
-		"resume":           {topicFields, planResume, runResume},
-		"resolve":          {resolveFields, planResolve, runResolve},
-		"forget":           {forgetFields, planForget, runForget},
-		"edit":             {editFields, planEdit, runEdit},
+		"replay":           {deadFields, planReplay, act.Replay},
+		"discard":          {deadFields, planDiscard, act.Discard},
+		"outbox-retry":     {outboxFields, planOutboxRetry, act.OutboxRetry},
+		"outbox-discard":   {outboxFields, planOutboxDiscard, act.OutboxDiscard},
+		"stop":             {stopFields, planStop, act.Stop},
+		"continue":         {continueFields, planContinue, act.Continue},
+		"archive-replay":   {filter.ArchiveNames, planArchive, act.Archive},
+		"archive-stop":     {stopFields, planArchiveStop, act.ArchiveStop},
+		"archive-continue": {continueFields, planArchiveContinue, act.ArchiveContinue},
+		"pause":            {topicFields, planPause, act.Pause},
+		"resume":           {topicFields, planResume, act.Resume},
+		"resolve":          {resolveFields, planResolve, act.Resolve},
+		"forget":           {forgetFields, planForget, act.Forget},
+		"edit":             {editFields, planEdit, act.Edit},
 	}
 }
 
@@ -152,7 +139,11 @@ func (q *request) act() error {
 	case !q.rights.Has(Act):
 		http.Error(q.w, "You may look. To act, ask for the right to act.", http.StatusForbidden)
 		return nil
-	case !q.db.acting.TryLock():
+	}
+	if seconds := q.wait(q.actions); seconds > 0 {
+		return q.confirm(a, form, "You act too often. Wait "+format.Plural(seconds, "second", "seconds")+". Nothing was changed.", http.StatusTooManyRequests)
+	}
+	if !q.db.acting.TryLock() {
 		return q.confirm(a, form, "Another action is running on this database. Try again when it has ended.", http.StatusConflict)
 	}
 	defer q.db.acting.Unlock()
@@ -176,12 +167,15 @@ func (q *request) act() error {
 	// An action continues when the browser disconnects; the audit has its outcome.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.ctx()), q.cfg.ActTimeout)
 	defer cancel()
-	done, err := a.run(ctx, q.db, form, by)
+	done, err := a.run(ctx, &q.db.Database, form, by)
 	q.forget()
+	if errors.Is(err, act.ErrChanged) {
+		return q.confirm(a, form, strings.ToUpper(err.Error()[:1])+err.Error()[1:]+". Nothing was changed.", http.StatusConflict)
+	}
 	if err != nil {
 		q.cfg.Logger.ErrorContext(ctx, "console action failed", "action", q.r.PathValue("action"), "user", q.user, "error", err)
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("it did not end within %s: what the audit tells has changed, and nothing else", q.cfg.ActTimeout)
+			err = fmt.Errorf("it did not end within %s: what the audit tells has changed, and nothing else. The command has no limit of time: %s", q.cfg.ActTimeout, p.Command)
 		}
 		return q.confirm(a, form, "It failed: "+format.Error(err), http.StatusInternalServerError)
 	}
@@ -196,3 +190,16 @@ func (q *request) act() error {
 
 // maxNote bounds the length of a note, in characters.
 const maxNote = 500
+
+// maxAtOnce is how many events an action that does not last may change: more would not end within ActTimeout.
+const maxAtOnce = 50_000
+
+// tooMany refuses what does not end in time. atMost is an upper bound if the events were not counted.
+func (p *plan) tooMany(atMost int64) {
+	if !p.N.AtLeast {
+		atMost = p.N.N
+	}
+	if p.Nothing == "" && atMost > maxAtOnce {
+		p.Nothing = "These are, or may be, more than " + format.Number(maxAtOnce) + " events, which does not end while a page waits. Narrow the filter, or run the command: " + p.Command
+	}
+}

@@ -1,57 +1,47 @@
 package console
 
 import (
-	"context"
-	"fmt"
+	"math"
 	"net/url"
 	"strings"
-	"time"
 
+	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/replays"
-	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/internal/words"
-	"github.com/millrace-go/millrace/middleware/deadletter"
-	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 var deadFields = filter.Names
 
-// What can be replayed is dead or waits for a retry, and what can be discarded may be blocked, too.
-var (
-	replayable  = []string{"dead", "retrying"}
-	discardable = []string{"dead", "retrying", "blocked"}
-)
-
 func planReplay(q *request, f url.Values) (plan, error) {
 	at := replays.PaceOf(f, replays.Usual)
-	p, err := q.planDead(f, replayable, "replay", at.Flags()...)
+	p, err := q.planDead(f, act.Replayable, "replay", at.Flags()...)
 	if p.N.N > 1 || p.N.AtLeast {
 		p.Pace, p.Wrong = &at, at.Wrong
 	}
-	p.Question, p.Verb, p.Danger = "Replay "+p.Question, "Replay "+eventsOf(p.N), p.N.AtLeast
+	p.Question, p.Verb, p.Danger = "Replay "+p.Question, "Replay "+format.Events(p.N), p.N.AtLeast
 	p.Explain = "They run again with all their attempts, in the order of their keys. A running service of the consumer handles them; until one runs they wait."
 	return p, err
 }
 
 func planDiscard(q *request, f url.Values) (plan, error) {
-	p, err := q.planDead(f, discardable, "discard")
-	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+eventsOf(p.N), true
+	p, err := q.planDead(f, act.Discardable, "discard")
+	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+format.Events(p.N), true
 	p.Explain = "They are given up for good, and nothing brings them back. Later events of their keys go on."
+	atMost := int64(0)
+	for _, c := range q.snapshot().Consumers {
+		atMost += int64(c.Dead + c.Retrying + c.Blocked)
+	}
+	if s := q.snapshot(); s.Errors["consumers"] != "" || s.Consumers == nil {
+		atMost = math.MaxInt64 // there may be any number
+	}
+	p.tooMany(atMost)
 	return p, err
 }
 
 // notCounted warns of an action on more events than the page has counted.
 const notCounted = "Only the newest events were counted: the action takes all that match, and there may be many more."
-
-// eventsOf is a number of events for a button.
-func eventsOf(n outboxadmin.Count) string {
-	if n.AtLeast {
-		return format.Count(n) + " events"
-	}
-	return format.Count(n) + " " + words.Pick(n.N, "event", "events")
-}
 
 // planDead counts what a filter selects, by its causes.
 func (q *request) planDead(form url.Values, states []string, verb string, more ...string) (p plan, err error) {
@@ -63,7 +53,7 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 	if !q.snapshot().There["claim"] {
 		return p, errNotFound
 	}
-	selection := selected(f, states)
+	selection := act.Selected(f, states)
 	if len(selection.States) == 0 {
 		p.Question = "these events?"
 		p.Nothing = "Events in this state cannot be changed in this way: filter by a state that can, such as state:dead."
@@ -84,10 +74,10 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 		p.Seen = sample.Digest
 	}
 	for _, g := range sample.Groups[:min(len(sample.Groups), 10)] {
-		p.Lines = append(p.Lines, planLine{int64(g.Events), format.Cause(g.Text)})
+		p.Lines = append(p.Lines, act.Line{N: int64(g.Events), Text: format.Cause(g.Text)})
 	}
 	if more := len(sample.Groups) - 10; more > 0 {
-		p.Lines = append(p.Lines, planLine{int64(sample.Events) - sum(p.Lines), "with " + format.Plural(more, "other cause", "other causes")})
+		p.Lines = append(p.Lines, act.Line{N: int64(sample.Events) - act.Sum(p.Lines), Text: "with " + format.Plural(more, "other cause", "other causes")})
 	}
 	flags, ids := f.Flags()
 	if p.N.N > 1 || p.N.AtLeast {
@@ -95,56 +85,12 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 	}
 	p.Command = q.db.Reach.CommandOf(ids, append([]string{"dead", verb}, flags...)...)
 	switch {
-	case p.N.N == 0 && p.N.AtLeast:
+	case !p.N.Known():
 		p.Nothing = "None of the newest events matches, and the older ones are not searched here: narrow the filter by consumer, key, group or until, or run the command."
 	case p.N.N == 0:
 		p.Nothing = "No event matches any more."
 	}
 	return p, nil
-}
-
-// selected is what an action changes of what a filter selects: events in these states alone.
-func selected(f filter.Filter, states []string) deadletter.Selection {
-	s := f.Selection(time.Now())
-	s.States = words.ClaimStates.Named(f.State(), states...)
-	return s
-}
-
-func sum(lines []planLine) (n int64) {
-	for _, l := range lines {
-		n += l.N
-	}
-	return n
-}
-
-func runReplay(ctx context.Context, db *database, form url.Values, by operator.By) (outcome, error) {
-	id, err := deadletter.BeginReplay(ctx, db.Pool, db.Schema, selected(filter.FromQuery(form), replayable), replays.PaceOf(form, replays.Usual).Pace, by)
-	if err != nil {
-		return outcome{}, err
-	}
-	db.continueReplay(id)
-	return outcome{Headline: fmt.Sprintf("Replay %d has begun.", id), Page: replays.Page(id)}, nil
-}
-
-func runDiscard(ctx context.Context, db *database, form url.Values, by operator.By) (outcome, error) {
-	f := filter.FromQuery(form)
-	r, err := deadletter.Discard(ctx, db.Pool, db.Schema, selected(f, discardable), by)
-	if err != nil {
-		return outcome{}, err
-	}
-	o := outcome{Headline: format.Plural(r.Done, "event was discarded.", "events were discarded."), Back: "/dead?" + f.With("event", "").Query().Encode()}
-	add := func(n int, text string) {
-		if n > 0 {
-			o.Lines = append(o.Lines, planLine{int64(n), text})
-		}
-	}
-	add(r.Behind, "of them wait behind an earlier event of their key, and follow it")
-	add(r.InFlight, "were being handled, or were changed by somebody else, and were left")
-	total, order := words.ClaimStates.Count(r.Others)
-	for _, state := range order {
-		add(total[state], "in state "+state+" were left")
-	}
-	return o, nil
 }
 
 // The outbox's failed events, by their group.
@@ -170,9 +116,9 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 			if !sample.More {
 				p.Seen = g.Digest
 			}
-			for _, part := range []planLine{{int64(g.Dead), "dead"}, {int64(g.Retrying), "retrying"}, {int64(g.Discarded), "discarded"}} {
+			for _, part := range []act.Line{{N: int64(g.Dead), Text: "dead"}, {N: int64(g.Retrying), Text: "retrying"}, {N: int64(g.Discarded), Text: "discarded"}} {
 				if part.N > 0 {
-					p.Lines = append(p.Lines, planLine{part.N, part.Text + ": " + g.Text})
+					p.Lines = append(p.Lines, act.Line{N: part.N, Text: part.Text + ": " + g.Text})
 				}
 			}
 			if g.Discarded > 0 {
@@ -182,7 +128,7 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 	}
 	p.Command = q.db.Reach.Command("", "outbox", verb, "--group", group)
 	switch {
-	case p.N.N == 0 && p.N.AtLeast:
+	case !p.N.Known():
 		p.Nothing = "None of the newest events has this cause, and the older ones are not searched here: run the command."
 	case p.N.N == 0:
 		p.Nothing = "No event of this cause is left."
@@ -193,24 +139,14 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 
 func planOutboxRetry(q *request, f url.Values) (plan, error) {
 	p, err := q.planOutbox(f, "retry", "dead", "retrying", "discarded")
-	p.Question, p.Verb, p.Danger = "Retry "+p.Question, "Retry "+eventsOf(p.N), p.N.AtLeast
+	p.Question, p.Verb, p.Danger = "Retry "+p.Question, "Retry "+format.Events(p.N), p.N.AtLeast
 	p.Explain = "A relay that runs publishes them at once. Events behind them follow when they succeed."
 	return p, err
 }
 
 func planOutboxDiscard(q *request, f url.Values) (plan, error) {
 	p, err := q.planOutbox(f, "discard", "dead", "retrying")
-	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+eventsOf(p.N), true
+	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+format.Events(p.N), true
 	p.Explain = `They are not published, and events behind them go on. They are kept until "millrace outbox purge" deletes them.`
 	return p, err
-}
-
-func runOutboxRetry(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	n, err := outboxadmin.Retry(ctx, db.Pool, db.Schema, outboxadmin.Selection{Group: f.Get("group")}, by)
-	return outcome{Headline: "A relay retries " + format.Plural(n, "event.", "events."), Back: "/outbox"}, err
-}
-
-func runOutboxDiscard(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	n, err := outboxadmin.Discard(ctx, db.Pool, db.Schema, outboxadmin.Selection{Group: f.Get("group")}, by)
-	return outcome{Headline: "A relay discards " + format.Plural(n, "event.", "events."), Back: "/outbox"}, err
 }

@@ -1,13 +1,10 @@
 package console
 
 import (
-	"context"
-	"errors"
 	"net/url"
 
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/format"
-	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -27,7 +24,7 @@ func (q *request) planTopic(f url.Values) (p plan, t outboxadmin.TopicReport, er
 
 // waitNow says how many events wait.
 func waitNow(n outboxadmin.Count) string {
-	if n.AtLeast && n.N == 0 {
+	if !n.Known() {
 		return "how many wait now is not known."
 	}
 	return format.Count(n) + words.Pick(n.N, " waits now.", " wait now.")
@@ -53,17 +50,4 @@ func planResume(q *request, f url.Values) (plan, error) {
 		p.Nothing = "It is not paused."
 	}
 	return p, err
-}
-
-func runPause(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	err := outboxadmin.PauseTopic(ctx, db.Pool, db.Schema, f.Get("topic"), by)
-	return outcome{Headline: "Topic " + f.Get("topic") + " is paused.", Back: "/outbox"}, err
-}
-
-func runResume(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	err := outboxadmin.ResumeTopic(ctx, db.Pool, db.Schema, f.Get("topic"), by)
-	if errors.Is(err, outboxadmin.ErrNotSet) {
-		return outcome{Headline: "Topic " + f.Get("topic") + " was not paused.", Back: "/outbox"}, nil
-	}
-	return outcome{Headline: "Topic " + f.Get("topic") + " is resumed.", Back: "/outbox"}, err
 }

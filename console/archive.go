@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/replays"
-	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -122,10 +122,10 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 	p.N = sample.Selected
 	many := format.AtLeast(p.N)
 	for _, t := range sample.Topics[:min(len(sample.Topics), 10)] {
-		p.Lines = append(p.Lines, planLine{t.Events, t.Topic})
+		p.Lines = append(p.Lines, act.Line{N: t.Events, Text: t.Topic})
 	}
 	if more := len(sample.Topics) - 10; more > 0 {
-		p.Lines = append(p.Lines, planLine{p.N.N - sum(p.Lines), "of " + format.Plural(more, "other topic", "other topics")})
+		p.Lines = append(p.Lines, act.Line{N: p.N.N - act.Sum(p.Lines), Text: "of " + format.Plural(more, "other topic", "other topics")})
 	}
 	if p.N.AtLeast {
 		p.Of, p.Danger, p.Warning = "of the newest in this time", true, notCounted
@@ -138,42 +138,12 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 	if !filter.Usable(to) {
 		to, p.Wrong = "", "The topic has a byte that no name has, or it is too long."
 	}
-	p.Command = q.db.Reach.Command("", append([]string{"outbox", "replay"}, archiveFlags(a, to, at)...)...)
+	p.Command = q.db.Reach.Command("", append([]string{"outbox", "replay"}, a.Flags(to, at.Rate)...)...)
 	switch {
-	case p.N.N == 0 && p.N.AtLeast:
+	case !p.N.Known():
 		p.Nothing = "None of the newest events in this time matches, and the older ones are not searched here: give a time until which they were published, or run the command."
 	case p.N.N == 0:
 		p.Nothing = "No archived event matches."
 	}
 	return p, nil
-}
-
-// archiveFlags returns the flags of the equivalent command.
-func archiveFlags(a filter.Archive, to string, at replays.Pace) (flags []string) {
-	if a.Topic == "" && a.Key == "" {
-		flags = []string{"--all"}
-	}
-	for _, flag := range [][2]string{{"--topic", a.Topic}, {"--key", a.Key}, {"--since", a.Since}, {"--until", a.Until}, {"--to", to}, {"--rate", at.Rate}} {
-		if flag[1] != "" {
-			flags = append(flags, flag[0], flag[1])
-		}
-	}
-	return flags
-}
-
-func runArchive(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	moment := func(text string) time.Time {
-		at, _ := time.Parse(time.RFC3339, text) // the plan has written it; "" is the zero time
-		return at
-	}
-	get := func(name string) string { return strings.TrimSpace(f.Get(name)) }
-	id, err := outboxadmin.BeginReplay(ctx, db.Pool, db.Schema, outboxadmin.ReplayConfig{
-		ArchiveSelection: outboxadmin.ArchiveSelection{Topic: get("topic"), Key: get("key"), Since: moment(get("since")), Until: moment(get("until"))},
-		To:               get("to"), Rate: replays.ArchivePace(f, replays.Usual.Rate).Pace.Rate,
-	}, by)
-	if err != nil {
-		return outcome{}, err
-	}
-	db.continueArchive(id)
-	return outcome{Headline: fmt.Sprintf("Replay %d of the archive has begun.", id), Page: replays.ArchivePage(id)}, nil
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/replays"
-	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
@@ -20,7 +19,7 @@ func (q *request) archiveReplays(lately bool) (all []replays.Archived) {
 	s := q.snapshot()
 	for _, r := range s.Archived {
 		if r.State == outboxadmin.ReplayRunning || lately && s.Now.Sub(r.Started) < replaysShown {
-			all = append(all, replays.ViewArchived(r, q.db.archiveJobs.Runs(r.ID), q.snapshot().Outbox))
+			all = append(all, replays.ViewArchived(r, q.db.ArchiveJobs.Runs(r.ID), q.snapshot().Outbox))
 		}
 	}
 	return all
@@ -48,7 +47,7 @@ func (q *request) archiveReplayOf(f url.Values) (replays.Archived, error) {
 	if errors.Is(err, outboxadmin.ErrNoSuchReplay) {
 		err = fmt.Errorf("%w: no replay of the archive has the ID %d", errNotFound, id)
 	}
-	return replays.ViewArchived(r, q.db.archiveJobs.Runs(r.ID), q.snapshot().Outbox), err
+	return replays.ViewArchived(r, q.db.ArchiveJobs.Runs(r.ID), q.snapshot().Outbox), err
 }
 
 func planArchiveStop(q *request, f url.Values) (plan, error) {
@@ -82,35 +81,4 @@ func planArchiveContinue(q *request, f url.Values) (plan, error) {
 		p.Nothing = "It is done."
 	}
 	return p, err
-}
-
-func runArchiveStop(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	id, err := strconv.ParseInt(f.Get("id"), 10, 64)
-	if err == nil {
-		err = outboxadmin.StopReplay(ctx, db.Pool, db.Schema, id, by)
-	}
-	return outcome{Headline: fmt.Sprintf("Replay %d of the archive was stopped.", id), Page: replays.ArchivePage(id)}, err
-}
-
-func runArchiveContinue(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	id, err := strconv.ParseInt(f.Get("id"), 10, 64)
-	var before outboxadmin.ReplayStatus
-	if err == nil {
-		before, err = outboxadmin.ShowReplay(ctx, db.Pool, db.Schema, id)
-	}
-	if err == nil {
-		err = outboxadmin.ResumeReplay(ctx, db.Pool, db.Schema, id, replays.ArchivePace(f, before.Rate).Pace.Rate, by)
-	}
-	if err == nil {
-		db.continueArchive(id)
-	}
-	return outcome{Headline: fmt.Sprintf("Replay %d of the archive goes on.", id), Page: replays.ArchivePage(id)}, err
-}
-
-// continueArchive continues a replay of the archive, as continueReplay does one of dead letters.
-func (db *database) continueArchive(id int64) {
-	db.archiveJobs.Persist(db.log, "replay of the archive", id, outboxadmin.ErrNoSuchReplay, func(ctx context.Context) ([]any, error) {
-		r, err := outboxadmin.ContinueReplay(ctx, db.Pool, db.Schema, id)
-		return []any{"state", r.State, "replayed", r.Events}, err
-	})
 }

@@ -36,6 +36,7 @@ func TestMaskingInABrowser(t *testing.T) {
 	s.fail()
 	b := s.tab(t)
 	b.open("/dead/event?id=e1&consumer=shop/book")
+	b.press("Show it")
 	b.shows(`"email": "••••••"`)
 	b.shows("Its whole life")
 	html := value[string](b, `document.documentElement.outerHTML`)

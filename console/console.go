@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 	"sync"
@@ -27,7 +28,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/assets"
+	"github.com/millrace-go/millrace/console/internal/brokers"
+	"github.com/millrace-go/millrace/console/internal/bucket"
 	"github.com/millrace-go/millrace/console/internal/cache"
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/guard"
@@ -44,7 +48,11 @@ type Config struct {
 	// different names.
 	Databases []Database
 
-	// Authorize returns the rights of the request's sender, and the name for the audit. Without a name nobody may act. Authorize is
+	// Brokers are the brokers of these databases' events, two at most. The first page shows whether they answer, and what consumers have
+	// not read. Default: none, so that the first page says nothing about the broker.
+	Brokers []Broker
+
+	// Authorize returns the rights of the request's sender, and the name for the audit. Without a name nobody may act or see payloads. Authorize is
 	// called for every request, concurrently, with the path below Prefix, and the database's name as r.PathValue("db"). The page of
 	// all databases, and each page's list of databases, call it with the path of each database too, and show those that the sender may
 	// see; for that the sender needs no right at the root. Default: Loopback(Look, ""), so that only requests from this machine are answered, and nothing can be
@@ -70,6 +78,10 @@ type Config struct {
 
 	// ActTimeout bounds an action. 1 s or more. Default: 1 min.
 	ActTimeout time.Duration
+
+	// TraceURL is the address of a trace in your tracing system, with {trace_id} in place of its ID:
+	// "https://tempo.example/trace/{trace_id}". The page of an event links to it. http or https. Default: "", no link.
+	TraceURL string
 
 	// Logger logs actions, refusals and errors. Default: slog.Default().
 	Logger *slog.Logger
@@ -113,14 +125,31 @@ func (c Config) WithDefaults() Config {
 
 const (
 	minSecret = 32
+	// A user may act so many times at once, and then once every so long, over all databases; and see so many payloads.
+	actionsAtOnce  = 20
+	betweenActions = 2 * time.Second
 	// reads bounds how many connections to one database the pages use at once.
 	reads = 4
+	// maxBrokers is how many brokers the first page has room for.
+	maxBrokers = 2
 )
 
+// traceID stands for the ID of a trace in TraceURL.
+const traceID = "{trace_id}"
+
 var (
+	trace  = regexp.MustCompile(`^[0-9a-f]{32}$`)
 	name   = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)
 	prefix = regexp.MustCompile(`^(/[A-Za-z0-9._~-]+)*$`)
 )
+
+// traceAt returns the address of a trace, or "". The ID is from an event's header, so it may be anything.
+func (c Config) traceAt(id string) string {
+	if c.TraceURL == "" || !trace.MatchString(id) {
+		return ""
+	}
+	return strings.ReplaceAll(c.TraceURL, traceID, id)
+}
 
 // Validate reports everything that is wrong with the configuration. It expects one that has its defaults.
 func (c Config) Validate() error {
@@ -145,6 +174,14 @@ func (c Config) Validate() error {
 			add("Config.Databases[%d].%w", i, err)
 		}
 	}
+	if len(c.Brokers) > maxBrokers {
+		add("Config.Brokers has %d brokers: want %d at most", len(c.Brokers), maxBrokers)
+	}
+	for i, b := range c.Brokers {
+		if b.Name == "" || b.Open == nil {
+			add("Config.Brokers[%d] has no Name, or no Open: want both", i)
+		}
+	}
 	for i, m := range c.Mask {
 		if strings.TrimSpace(m) == "" {
 			add("Config.Mask[%d] is %q: want the name of a field or header", i, m)
@@ -152,6 +189,12 @@ func (c Config) Validate() error {
 	}
 	if !prefix.MatchString(c.Prefix) || strings.Contains(c.Prefix, "/.") {
 		add(`Config.Prefix is %q: want a path such as "/console", or ""`, c.Prefix)
+	}
+	if at := c.TraceURL; at != "" {
+		u, err := url.Parse(strings.ReplaceAll(at, traceID, "0"))
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || !strings.Contains(at, traceID) {
+			add(`Config.TraceURL is %q: want an address with http or https and {trace_id}, such as "https://tempo.example/trace/{trace_id}", or ""`, at)
+		}
 	}
 	if len(c.Secret) < minSecret {
 		add("Config.Secret has %d bytes: want %d or more, or nil for a random one", len(c.Secret), minSecret)
@@ -173,16 +216,16 @@ type Console struct {
 	guard     guard.Guard
 	handler   http.Handler
 	streams   *live.Streams // of open pages
+	brokers   *brokers.Brokers
+	actions   *bucket.Buckets // how often each user may act
+	reveals   *bucket.Buckets // how often each user may see a payload
 }
 
 // database is a database of the configuration.
 type database struct {
 	Name string
-	figures.Source
-	acting      sync.Mutex // one action at a time
-	jobs        *jobs.Jobs // replays of dead letters that this console continues
-	archiveJobs *jobs.Jobs // replays of the archive that this console continues
-	log         *slog.Logger
+	act.Database
+	acting sync.Mutex // one action at a time
 }
 
 // New returns a Console. Close it when the server ends.
@@ -191,9 +234,9 @@ func New(cfg Config) (*Console, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New()}
+	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New(), brokers: askedOf(cfg.Brokers), actions: bucket.New(actionsAtOnce, betweenActions), reveals: bucket.New(actionsAtOnce, betweenActions)}
 	for _, d := range cfg.Databases {
-		db := &database{Name: d.Name, jobs: jobs.New(), archiveJobs: jobs.New(), log: cfg.Logger.With("database", d.Name)}
+		db := &database{Name: d.Name, Database: act.Database{Jobs: jobs.New(), ArchiveJobs: jobs.New(), Log: cfg.Logger.With("database", d.Name)}}
 		schema, _ := pgschema.Validate(d.Schema) // Validate has checked it
 		db.Source = figures.Source{Pool: d.Pool, Schema: schema, Cache: cache.New(reads, cfg.Timeout), Reach: reach.Reach{Config: d.ConfigFile, Database: d.Fleet, DSN: d.DSN, Schema: schema}}
 		if schema == pgschema.Default {
@@ -217,9 +260,10 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.
 // server.RegisterOnShutdown(page.Close), and before the pools are closed. It may be called several times.
 func (c *Console) Close() {
 	c.streams.Close()
+	c.brokers.Close()
 	for _, db := range c.databases {
-		db.jobs.Close()
-		db.archiveJobs.Close()
+		db.Jobs.Close()
+		db.ArchiveJobs.Close()
 	}
 }
 
@@ -245,21 +289,24 @@ func (c *Console) routes() http.Handler {
 	for pattern, page := range map[string]func(*request) error{
 		"GET /{db}/{$}":                   (*request).overview,
 		"GET /{db}/outbox":                answered((*request).outbox),
-		"GET /{db}/outbox/archive":        answered((*request).archive),
-		"GET /{db}/outbox/archive/replay": answered((*request).archiveReplay),
+		"GET /{db}/outbox/archive":        installed((*request).archive),
+		"GET /{db}/outbox/archive/replay": installed((*request).archiveReplay),
 		"GET /{db}/consumers":             answered((*request).consumers),
-		"GET /{db}/dead":                  answered((*request).dead),
-		"GET /{db}/dead/event":            answered((*request).deadEvent),
-		"GET /{db}/dead/edit":             answered((*request).edit),
-		"POST /{db}/dead/edit":            answered((*request).edited),
+		"GET /{db}/dead":                  installed((*request).dead),
+		"GET /{db}/dead/event":            installed((*request).deadEvent),
+		"POST /{db}/dead/event":           installed((*request).deadEvent),
+		"GET /{db}/dead/edit":             installed((*request).edit),
+		"POST /{db}/dead/edit":            installed((*request).edited),
 		"GET /{db}/event":                 answered((*request).event),
-		"GET /{db}/effects":               answered((*request).effects),
-		"GET /{db}/keys":                  answered((*request).keys),
-		"GET /{db}/replay":                answered((*request).replay),
-		"GET /{db}/audit":                 answered((*request).audit),
+		"GET /{db}/effects":               installed((*request).effects),
+		"POST /{db}/effects":              installed((*request).effects),
+		"GET /{db}/keys":                  installed((*request).keys),
+		"POST /{db}/keys":                 installed((*request).keys),
+		"GET /{db}/replay":                installed((*request).replay),
+		"GET /{db}/audit":                 installed((*request).audit),
 		"GET /{db}/live":                  (*request).live,
-		"GET /{db}/do/{action}":           answered((*request).plan),
-		"POST /{db}/do/{action}":          answered((*request).act),
+		"GET /{db}/do/{action}":           installed((*request).plan),
+		"POST /{db}/do/{action}":          installed((*request).act),
 		"GET /{db}/{nothing...}":          (*request).nothing,
 		"POST /{db}/{nothing...}":         (*request).nothing,
 	} {

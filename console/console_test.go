@@ -131,15 +131,21 @@ func (s *site) get(status int, path string) string {
 // post sends a form, which must be answered by the status.
 func (s *site) post(status int, path string, form url.Values, change ...func(*http.Request)) string {
 	s.t.Helper()
+	got, body := s.send(path, form, change...)
+	require.Equal(s.t, status, got.Status, "%s: %s", path, body)
+	return body
+}
+
+// send sends a form, whatever it is answered by.
+func (s *site) send(path string, form url.Values, change ...func(*http.Request)) (answer, string) {
+	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.server.URL+s.base+path, strings.NewReader(form.Encode()))
 	require.NoError(s.t, err)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	for _, c := range change {
 		c(r)
 	}
-	got, body := s.do(r)
-	require.Equal(s.t, status, got.Status, "%s: %s", path, body)
-	return body
+	return s.do(r)
 }
 
 var hidden = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`)
@@ -166,6 +172,12 @@ func (s *site) act(status int, path string, with ...string) string {
 	}
 	path, _, _ = strings.Cut(path, "?")
 	return s.post(status, path, form)
+}
+
+// reveal asks to see the payload of a page.
+func (s *site) reveal(status int, path string) string {
+	s.t.Helper()
+	return s.post(status, path, url.Values{"csrf": {s.form(s.get(http.StatusOK, path)).Get("csrf")}})
 }
 
 // text is a page without its markup.

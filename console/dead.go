@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/mask"
 	"github.com/millrace-go/millrace/console/internal/replays"
+	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -171,9 +172,18 @@ func (q *request) deadEvent() error {
 	p := deadEventPage{Event: e, Others: others}
 	_, p.Edit = q.editable(e)
 	p.Headers, p.Origin = q.mask.Headers(p.Metadata), q.mask.Headers(p.Event.Origin)
-	p.Body = q.mask.Body(p.Payload, p.Bytes, q.rights.Has(Payloads))
+	if p.Body, err = q.reveal(q.mask.Body(p.Payload, p.Bytes, q.rights.Has(Payloads)), q.noteEvent(e)); err != nil {
+		return err
+	}
 	q.render(http.StatusOK, "page_dead_event.html", "Dead letter", "dead", p)
 	return nil
+}
+
+// noteEvent notes in the audit that the user sees the payload.
+func (q *request) noteEvent(e deadletter.Event) func(context.Context, operator.By) error {
+	return func(ctx context.Context, by operator.By) error {
+		return deadletter.AuditReveal(ctx, q.db.Pool, q.db.Schema, e.EventID, e.Consumer, by)
+	}
 }
 
 // failed returns the event that a URL or a form names, as one consumer's failure, and the failures of other consumers.

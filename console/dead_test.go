@@ -3,6 +3,7 @@ package console_test
 import (
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -37,7 +38,7 @@ func TestOneDeadLetter(t *testing.T) {
 	t.Parallel()
 	s := open(t, console.Look|console.Payloads)
 	s.fail()
-	page := text(s.get(http.StatusOK, "/dead/event?id=e1&consumer=shop/book"))
+	page := text(s.reveal(http.StatusOK, "/dead/event?id=e1&consumer=shop/book"))
 	for _, says := range []string{"dead at shop/book", "It failed as often as claim.max_attempts allows.", "host/1 first", "token hunter2", `"email": "ada@example.com"`, `"n": 12345678901234567890`, "shop/bill retrying"} {
 		assert.Contains(t, page, says)
 	}
@@ -55,16 +56,19 @@ func TestPayloadsAreHiddenAndMasked(t *testing.T) {
 
 	m := open(t, everything, func(c *console.Config) { c.Mask = []string{"EMAIL", " token "} })
 	m.fail()
-	page = m.get(http.StatusOK, "/dead/event?id=e1&consumer=shop/book")
+	page = m.reveal(http.StatusOK, "/dead/event?id=e1&consumer=shop/book")
 	assert.NotContains(t, page, "ada@example.com")
 	assert.NotContains(t, page, "hunter2", "headers are masked, too, also by a name with spaces around it")
 	assert.Contains(t, text(page), `"email": "••••••"`)
 	assert.Contains(t, text(page), `"n": 12345678901234567890`)
-	assert.NotContains(t, m.get(http.StatusOK, "/dead/event?id=e2"), "bob@example.com", "however deep, however written")
+	assert.NotContains(t, m.reveal(http.StatusOK, "/dead/event?id=e2"), "bob@example.com", "however deep, however written")
 	assert.Contains(t, m.get(http.StatusOK, "/dead/event?id=e3"), "its secrets cannot be masked")
 	for _, cloudEvent := range []string{`{"specversion": "1.0", "data_base64": "c2VjcmV0"}`, `{"specversion": "1.0", "data": "<email>c2VjcmV0</email>"}`} {
 		m.exec(`update {schema}.claim_failed set payload = convert_to('` + cloudEvent + `', 'UTF8') where event_id = 'e3'`)
 		page := m.get(http.StatusOK, "/dead/event?id=e3")
+		if strings.Contains(page, "Show it") {
+			page = m.reveal(http.StatusOK, "/dead/event?id=e3")
+		}
 		assert.NotContains(t, page, "c2VjcmV0", "the data of a CloudEvent is no JSON")
 		assert.NotContains(t, page, "/dead/edit")
 	}

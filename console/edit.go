@@ -2,21 +2,19 @@ package console
 
 import (
 	"bytes"
-	"context"
+	"crypto/hmac"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
+	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/diff"
-	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/guard"
 	"github.com/millrace-go/millrace/console/internal/mask"
 	"github.com/millrace-go/millrace/console/internal/replays"
-	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
@@ -28,44 +26,54 @@ type editPage struct {
 	deadletter.Event
 	Text   string // as the form shows it
 	Former string // SHA-256 of the payload when the form was made
+	Shown  string // signs that the user has seen that payload
 	JSON   bool
 	Back   string
+
+	Covered bool // the user has not asked to see it
 }
 
 // editable returns the text of a payload for the form, or why it cannot be edited.
 func (q *request) editable(e deadletter.Event) (text, why string) {
-	value, isJSON := mask.ParseJSON(e.Payload)
-	text = mask.Indented(e.Payload)
 	switch {
 	case !q.rights.Has(Act | Payloads):
 		return "", "You may not edit payloads. Ask for the rights to act and to see payloads."
 	case !slices.Contains([]string{"dead", "retrying", "blocked"}, e.State):
 		return "", "The broker has this event, and not its payload here."
-	case len(e.Payload) != e.Bytes || len(text) > maxEdited:
-		return "", fmt.Sprintf("The payload is too large for a form, which takes %s bytes.", format.Number(maxEdited))
-	case !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\r"):
-		return "", "The payload is not text that a form sends back as it is."
-	case len(q.mask) > 0 && (!isJSON || q.mask.Has(value)):
-		return "", "The payload has, or may have, fields that are masked."
 	}
-	return text, ""
+	return q.mask.Form(e.Payload, e.Bytes, maxEdited)
 }
 
-// edit shows the form.
+// edit shows the form: covered, until the user asks to see the payload.
 func (q *request) edit() error {
-	e, text, err := q.toEdit(q.r.URL.Query())
+	f := q.r.URL.Query()
+	if q.r.Method == http.MethodPost {
+		f = q.r.PostForm
+	}
+	e, text, err := q.toEdit(f)
 	if err != nil {
 		return err
 	}
-	return q.editForm(e, text, deadletter.SHA256(e.Payload))
+	b, err := q.reveal(mask.Body{Text: text}, q.noteEvent(e))
+	if err != nil {
+		return err
+	}
+	former := deadletter.SHA256(e.Payload)
+	return q.editForm(e, editPage{Text: b.Text, Covered: b.Covered, Former: former, Shown: q.shown(e, former)})
 }
 
-func (q *request) editForm(e deadletter.Event, text, former string) error {
-	q.render(http.StatusOK, "page_edit.html", "Edit", "dead", editPage{Event: e, Text: text, Former: former, JSON: json.Valid(e.Payload), Back: deadEventPath(e)})
+func (q *request) editForm(e deadletter.Event, p editPage) error {
+	p.Event, p.JSON, p.Back = e, json.Valid(e.Payload), deadEventPath(e)
+	q.render(http.StatusOK, "page_edit.html", "Edit", "dead", p)
 	return nil
 }
 
-// edited shows what the form would change or, on request, the form again.
+// shown signs that the user has seen the payload with this SHA-256: without it, nobody compares another one with it.
+func (q *request) shown(e deadletter.Event, former string) string {
+	return q.guard.Token(strings.Join([]string{"edit", q.db.Name, e.EventID, e.Consumer, former}, "\x00"), q.user)
+}
+
+// edited shows the form, what it would change or, on request, the form again.
 func (q *request) edited() error {
 	f := q.r.PostForm
 	if f.Has("again") {
@@ -73,7 +81,10 @@ func (q *request) edited() error {
 		if err != nil {
 			return err
 		}
-		return q.editForm(e, typedPayload(f), f.Get("former"))
+		return q.editForm(e, editPage{Text: act.Typed(f), Former: f.Get("former"), Shown: f.Get("shown")})
+	}
+	if !f.Has("payload") {
+		return q.edit()
 	}
 	q.r.SetPathValue("action", "edit")
 	return q.confirm(actions()["edit"], f, "", http.StatusOK)
@@ -98,7 +109,7 @@ func deadEventPath(e deadletter.Event) string {
 	return "/dead/event?" + url.Values{"id": {e.EventID}, "consumer": {e.Consumer}}.Encode()
 }
 
-var editFields = []string{"id", "consumer", "former", "payload"}
+var editFields = []string{"id", "consumer", "former", "shown", "payload"}
 
 func planEdit(q *request, f url.Values) (plan, error) {
 	if q.r.Method != http.MethodPost {
@@ -108,37 +119,23 @@ func planEdit(q *request, f url.Values) (plan, error) {
 	if err != nil {
 		return plan{}, err
 	}
-	typed := typedPayload(f)
+	typed := act.Typed(f)
 	p := plan{
 		Question: "Write this payload of " + e.EventID + "?", Verb: "Write the payload", Back: deadEventPath(e), Again: "/dead/edit",
 		Explain: "The event keeps its ID, its headers and its state, " + replays.StateWords([]string{e.State})[0] + " at " + e.Consumer + ". A replay runs it with this payload. The audit gets the SHA-256 of both.",
-		Command: q.db.Reach.Command(e.EventID, "dead", "edit", "--consumer", e.Consumer, "--payload-file", "FILE"), Diff: diff.Lines(text, typed),
+		Command: q.db.Reach.Command(e.EventID, "dead", "edit", "--consumer", e.Consumer, "--payload-file", "FILE"),
 	}
-	switch {
-	case f.Get("former") != deadletter.SHA256(e.Payload):
+	former := deadletter.SHA256(e.Payload)
+	if f.Get("former") != former || !hmac.Equal([]byte(f.Get("shown")), []byte(q.shown(e, former))) { // and then nothing tells what it is
 		p.Nothing = "The payload was changed meanwhile. Edit it again."
-	case bytes.Equal(payloadOf(typed), payloadOf(text)):
+		return p, nil
+	}
+	p.Diff = diff.Lines(text, typed)
+	switch {
+	case bytes.Equal(act.Payload(typed), act.Payload(text)):
 		p.Nothing = "Nothing is changed."
 	case json.Valid(e.Payload) && !json.Valid([]byte(typed)):
 		p.Warning = "The payload was JSON, and this is none: " + json.Unmarshal([]byte(typed), new(any)).Error() + "."
 	}
 	return p, nil
-}
-
-// typedPayload returns the text that the user entered. Browsers send line ends as \r\n.
-func typedPayload(f url.Values) string { return strings.ReplaceAll(f.Get("payload"), "\r\n", "\n") }
-
-// payloadOf returns the payload for a text: JSON without the spaces of the form.
-func payloadOf(text string) []byte {
-	var b bytes.Buffer
-	if json.Compact(&b, []byte(text)) != nil {
-		return []byte(text)
-	}
-	return b.Bytes()
-}
-
-func runEdit(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	id, consumer := f.Get("id"), f.Get("consumer")
-	err := deadletter.Edit(ctx, db.Pool, db.Schema, id, consumer, deadletter.Change{Payload: payloadOf(typedPayload(f)), Former: f.Get("former")}, by)
-	return outcome{Headline: "The payload of " + id + " is written. Replay the event when you are ready.", Back: "/dead/event?" + url.Values{"id": {id}, "consumer": {consumer}}.Encode()}, err
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/mask"
@@ -59,7 +60,12 @@ func (q *request) effects() error {
 			return err
 		}
 		p.One, p.EventID = &one, one.Key[strings.LastIndexAny(one.Key, "/:")+1:]
-		p.Body = q.mask.Body(one.Response, len(one.Response), q.rights.Has(Payloads))
+		p.Body, err = q.reveal(q.mask.Body(one.Response, len(one.Response), q.rights.Has(Payloads)), func(ctx context.Context, by operator.By) error {
+			return effect.AuditReveal(ctx, q.db.Pool, q.db.Schema, one, by.Actor)
+		})
+		if err != nil {
+			return err
+		}
 	}
 	q.render(http.StatusOK, "page_effects.html", "Effects", "effects", p)
 	return nil
@@ -95,7 +101,7 @@ func planResolve(q *request, f url.Values) (plan, error) {
 	case "yes":
 		p.Question, p.Verb, p.Response = "Record that "+e.Key+" happened?", "Record that it happened", true
 		p.Explain = "It is not called again. The event completes at its next delivery. A late answer of the call itself still counts."
-		if text := given(f); text != "" && !json.Valid([]byte(text)) {
+		if text := act.Response(f); text != "" && !json.Valid([]byte(text)) {
 			p.Wrong = `The response is no JSON: want what the call would have returned, such as "a text" or {"id": 1}.`
 		}
 	case "no":
@@ -109,20 +115,4 @@ func planResolve(q *request, f url.Values) (plan, error) {
 	}
 	p.Command = q.db.Reach.Command(e.Key, "effect", "resolve", flag)
 	return p, nil
-}
-
-// given returns the response that the user entered, or "".
-func given(f url.Values) string { return strings.TrimSpace(f.Get("response")) }
-
-func runResolve(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	d := effect.Resolution{Done: f.Get("happened") == "yes", By: by.Actor, Note: by.Note}
-	if text := given(f); text != "" && d.Done {
-		d.Response = json.RawMessage(text)
-	}
-	said := " did not happen."
-	if d.Done {
-		said = " happened."
-	}
-	err := effect.Resolve(ctx, db.Pool, db.Schema, f.Get("key"), d)
-	return outcome{Headline: "Recorded that " + f.Get("key") + said, Back: "/effects"}, err
 }

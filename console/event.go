@@ -18,7 +18,9 @@ import (
 type eventPage struct {
 	Asked string
 	explain.Explanation
+	figures.Life
 	Verdict figures.Verdict
+	TraceAt string // the address of its trace; "": not configured
 	Failure string
 	Command string // one that helps where this page cannot
 	Known   bool
@@ -50,6 +52,7 @@ func (q *request) event() error {
 			break
 		}
 		p.Explanation, p.Known, p.Verdict = e, e.Known, figures.ConcludeEvent(e)
+		p.Life, p.TraceAt = figures.Live(e), q.cfg.traceAt(e.Trace)
 	}
 	q.render(http.StatusOK, "page_event.html", "Event", "event", p)
 	return nil
@@ -71,7 +74,8 @@ func (q *request) explained(asked string) (explain.Explanation, error) {
 	e, err := read(q, "event "+cmp.Or(id, asked), freshEvent, func(ctx context.Context, db *database) (explain.Explanation, error) {
 		return explain.Exactly(ctx, db.Pool, db.Schema, cmp.Or(id, asked), time.Time{}, db.Reach, eventPatience)
 	})
-	if id == "" && !e.Known {
+	late := errors.Is(err, context.DeadlineExceeded) && q.snapshot().Error == "" // the tables are slow, and the database answers
+	if id == "" && !e.Known && (err == nil || late) {
 		err = explain.ErrNotSearched
 	}
 	return e, err

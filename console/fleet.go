@@ -2,19 +2,18 @@ package console
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/millrace-go/millrace/console/internal/assets"
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/format"
+	"github.com/millrace-go/millrace/console/internal/guard"
+	"github.com/millrace-go/millrace/console/internal/live"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -47,7 +46,7 @@ const maxProblems = 3
 // each returns a request for each database that the sender may see. Rights may depend on the path.
 func (q *request) each() (all []*request) {
 	for _, d := range q.cfg.Databases {
-		r := at(q.r, "/"+d.Name+"/")
+		r := guard.At(q.r, "/"+d.Name+"/")
 		of := &request{Console: q.Console, db: q.databases[d.Name], w: q.w, r: r}
 		if of.rights, of.user = q.authorize(r); of.rights.Has(Look) {
 			all = append(all, of)
@@ -98,7 +97,7 @@ func (q *request) fleet(granted []*request) {
 	var told []string
 	var now time.Time
 	for _, m := range p.Members {
-		told = append(told, m.Told())
+		told = append(told, m.Told()+q.brokers.Told(m.Name))
 		if m.Now.After(now) {
 			now = m.Now // use the latest of their clocks for ages
 		}
@@ -127,14 +126,14 @@ func (q *request) fleet(granted []*request) {
 	if !q.rights.Has(Look) {
 		v.User, v.Rights = granted[0].user, granted[0].rights // the token stays that of this path
 	}
-	v.Live, v.Version, v.Now = q.cfg.Prefix+"/"+assets.Folder+"/live", versionOf(told), now
+	v.Live, v.Version, v.Now = q.cfg.Prefix+"/"+assets.Folder+"/live", live.Version(told), now
 	q.write(http.StatusOK, "page_fleet.html", v)
 }
 
 // member returns the row of a database: a summary of its own first page.
 func (q *request) member() member {
 	o := q.judge()
-	m := member{Name: q.db.Name, Snapshot: o.Snapshot, Verdict: o.Verdict, Failure: o.Failure, Running: len(q.replays(false)) + len(q.archiveReplays(false))}
+	m := member{Name: q.db.Name, Snapshot: o.Snapshot, Verdict: o.Verdict.With(q.brokers.Lately(q.db.Name)), Failure: o.Failure, Running: len(q.replays(false)) + len(q.archiveReplays(false))}
 	m.Wrong = o.Wrong[:min(len(o.Wrong), maxProblems)]
 	m.More = len(o.Wrong) - len(m.Wrong)
 	if m.Error != "" {
@@ -166,11 +165,5 @@ func plus(a, b outboxadmin.Count) outboxadmin.Count {
 
 // liveFleet streams changes of the page of all databases. Rights are checked when the stream begins.
 func (q *request) liveFleet(granted []*request) {
-	q.streams.Serve(q.w, q.r, func() string { return versionOf(of(granted, (*request).told)) })
-}
-
-// versionOf returns a text that changes when one of the versions does.
-func versionOf(told []string) string {
-	sum := sha256.Sum256([]byte(strings.Join(told, " ")))
-	return hex.EncodeToString(sum[:8])
+	q.streams.Serve(q.w, q.r, func() string { return live.Version(of(granted, (*request).told)) })
 }

@@ -275,6 +275,11 @@ func TestHostileRequests(t *testing.T) {
 		assert.Equal(t, before, s.content(), "%s has changed something", where)
 	}
 	assert.Contains(t, s.get(http.StatusOK, "/dead/event?id="+evilQuery), "&lt;script&gt;alert(1)", "it is shown as it is")
+	for _, path := range []string{"/dead/event?id=" + evilQuery, "/effects?state=all&key=" + evilQuery, "/keys?key=" + evilQuery} {
+		if page := s.get(http.StatusOK, path); strings.Contains(page, "Show it") {
+			assert.Empty(t, markup(s.reveal(http.StatusOK, path)), path)
+		}
+	}
 }
 
 // send writes a request as it stands, which a client of net/http would refuse or mend.

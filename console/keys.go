@@ -52,7 +52,12 @@ func (q *request) keys() error {
 	}
 	if p.Asked != "" && len(p.Entries) == 1 {
 		p.One = &p.Entries[0]
-		p.Body = q.mask.Body(p.One.Body, p.One.Bytes, q.rights.Has(Payloads))
+		p.Body, err = q.reveal(q.mask.Body(p.One.Body, p.One.Bytes, q.rights.Has(Payloads)), func(ctx context.Context, by operator.By) error {
+			return idempotencykey.AuditReveal(ctx, q.db.Pool, q.db.Schema, *p.One, idempotencykey.By{Actor: by.Actor})
+		})
+		if err != nil {
+			return err
+		}
 		for _, k := range slices.Sorted(maps.Keys(p.One.Header)) {
 			v := strings.Join(p.One.Header[k], ", ")
 			if q.mask[strings.ToLower(k)] || strings.EqualFold(k, "Set-Cookie") || strings.EqualFold(k, "Authorization") {
@@ -90,9 +95,4 @@ func planForget(q *request, f url.Values) (plan, error) {
 	p.Question = "Forget the answer to " + found[0].Request + " with the key " + found[0].Key + "?"
 	p.Explain = "A request that is repeated with this key is executed again, also if the first one's writes are committed: undo those first, unless the answer is a rejection."
 	return p, nil
-}
-
-func runForget(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	e, err := idempotencykey.Forget(ctx, db.Pool, db.Schema, f.Get("id"), idempotencykey.By{Actor: by.Actor, Note: by.Note})
-	return outcome{Headline: "The answer to " + e.Request + " with the key " + e.Key + " was forgotten.", Back: "/keys"}, err
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // openFrail is open with everything allowed. away(true) cuts the console off from its database.
-func openFrail(t *testing.T) (s *site, away func(bool)) {
+func openFrail(t *testing.T, change ...func(*console.Config)) (s *site, away func(bool)) {
 	var cut atomic.Bool
 	var pool *pgxpool.Pool
 	s = open(t, everything, func(c *console.Config) {
@@ -34,6 +34,9 @@ func openFrail(t *testing.T) (s *site, away func(bool)) {
 		pool, err = pgxpool.NewWithConfig(t.Context(), cfg)
 		require.NoError(t, err)
 		c.Databases[0].Pool = pool
+		for _, ch := range change {
+			ch(c)
+		}
 	})
 	t.Cleanup(pool.Close)
 	return s, func(to bool) {
@@ -192,4 +195,36 @@ func TestAnswerToAFormIsNotLive(t *testing.T) {
 	s := open(t, everything)
 	assert.Contains(t, s.get(http.StatusOK, "/do/pause?topic=t"), `data-live="/console/orders/live"`)
 	assert.Contains(t, s.act(http.StatusOK, "/do/pause?topic=t"), `data-live=""`)
+}
+
+// A role without a right on the table of migrations does not know which tables there are. Pages said that no consumer had claimed an
+// event, and that there was no ledger, no archive and no audit.
+func TestRoleThatDoesNotKnowTheTables(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything, func(c *console.Config) {
+		d := &c.Databases[0]
+		cfg := d.Pool.Config()
+		cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `set role `+d.Schema+`_blind`)
+			return err
+		}
+		_, err := d.Pool.Exec(t.Context(), `create role `+d.Schema+`_blind; grant usage on schema `+d.Schema+` to `+d.Schema+`_blind;
+			grant select on all tables in schema `+d.Schema+` to `+d.Schema+`_blind; revoke all on `+d.Schema+`.migration from `+d.Schema+`_blind`)
+		require.NoError(t, err)
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		d.Pool = pool
+	})
+	t.Cleanup(func() {
+		_, err := s.pool.Exec(context.WithoutCancel(t.Context()), `drop owned by `+s.schema+`_blind; drop role `+s.schema+`_blind`)
+		assert.NoError(t, err)
+	})
+	s.fail()
+	for _, path := range []string{"/dead", "/effects", "/keys", "/outbox/archive", "/audit", "/do/discard", "/dead/event?id=e1", "/replay?id=1"} {
+		page := text(s.get(http.StatusServiceUnavailable, path))
+		assert.Contains(t, page, "which tables this schema has is not known", path)
+		assert.Contains(t, page, "permission denied for table migration", path)
+		assert.NotRegexp(t, `No consumer has|no ledger|no answers|no outbox|Nobody has changed|no such page`, page, path)
+	}
 }

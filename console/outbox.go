@@ -26,12 +26,18 @@ type outboxPage struct {
 	Events  []outboxadmin.Event
 	Group   string
 	Command string // a command that lists all events of the group
+
+	Delayed    []outboxadmin.Event // those that are due next
+	AllDelayed string              // a command that lists all of them; "": these are all
+	NotListed  string              // why they are not listed
 }
 
 const (
 	// maxListed is how many rows a list has, and maxTopics how many topics the page shows.
 	maxListed = 50
-	maxTopics = 200
+	// maxDelayed is how many delayed events the page of the outbox has.
+	maxDelayed = 20
+	maxTopics  = 200
 )
 
 func (q *request) outbox() error {
@@ -48,6 +54,15 @@ func (q *request) outbox() error {
 		var err error
 		if p.Failed, err = q.outboxSample("dead", "retrying"); err != nil {
 			p.Failure = format.Error(err)
+		}
+		p.Delayed, err = read(q, "outbox delayed", figures.Fresh, func(ctx context.Context, db *database) ([]outboxadmin.Event, error) {
+			return outboxadmin.List(ctx, db.Pool, db.Schema, outboxadmin.Listing{States: []string{"delayed"}, Limit: maxDelayed + 1})
+		})
+		if err != nil {
+			p.NotListed = format.Error(err)
+		}
+		if len(p.Delayed) > maxDelayed {
+			p.Delayed, p.AllDelayed = p.Delayed[:maxDelayed], q.db.Reach.Command("", "outbox", "list", "--state", "delayed")
 		}
 		if p.Group != "" {
 			p.Command = q.db.Reach.Command("", "outbox", "list", "--group", p.Group)

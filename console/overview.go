@@ -2,6 +2,7 @@ package console
 
 import (
 	"math"
+	"strconv"
 
 	"github.com/millrace-go/millrace/console/internal/figures"
 )
@@ -13,6 +14,7 @@ type overview struct {
 	MoreNodes map[string]int // by column: how many are not drawn
 	Lines     map[string]int // by column: how many nodes the line behind it is long
 	Relays    []figures.Relay
+	Brokers   []figures.Broker
 	Consumers []figures.Consumer
 	Effects   []figures.Provider
 	Replays   []any // of dead letters, and of archived events
@@ -39,6 +41,11 @@ func (q *request) overview() error {
 	}
 	o.Topics = cut(&o, "topics", s.Topics)
 	o.Relays = cut(&o, "relays", s.Relays)
+	o.Brokers = q.brokers.Look(q.ctx(), q.db.Name, s.Topics)
+	o.Verdict = o.Verdict.With(o.Brokers)
+	for i, b := range o.Brokers {
+		o.Brokers[i].Topics = cut(&o, "broker "+strconv.Itoa(i), b.Topics)
+	}
 	o.Consumers = cut(&o, "consumers", s.Consumers)
 	o.busiest = widest
 	for _, t := range o.Topics {
@@ -51,8 +58,13 @@ func (q *request) overview() error {
 		o.busiest = max(o.busiest, c.PerSecond())
 	}
 	o.Effects = cut(&o, "effects", o.Effects)
+	atBroker := 0
+	for _, b := range o.Brokers {
+		atBroker = max(atBroker, min(len(b.Topics), maxNodes))
+	}
 	o.Lines = map[string]int{
-		"topics": max(len(o.Topics), len(o.Relays)), "relays": max(len(o.Relays), len(o.Consumers)), "consumers": max(len(o.Consumers), len(o.Effects)),
+		"topics": max(len(o.Topics), len(o.Relays)), "relays": max(len(o.Relays), len(o.Consumers), atBroker),
+		"broker": max(len(o.Consumers), atBroker), "consumers": max(len(o.Consumers), len(o.Effects)),
 	}
 	q.render(200, "page_overview.html", "Overview", "overview", o)
 	return nil
@@ -60,6 +72,9 @@ func (q *request) overview() error {
 
 // Width is the width of a node's line: it grows with the square root of the rate.
 func (o overview) Width(c figures.Course) int { return int(steps * math.Sqrt(c.PerSecond()/o.busiest)) }
+
+// Stages is how many columns the picture has.
+func (o overview) Stages() int { return 4 + len(o.Brokers) }
 
 // cut keeps what the picture has room for.
 func cut[T any](o *overview, column string, all []T) []T {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/millrace-go/millrace/console/internal/assets"
@@ -38,6 +37,9 @@ var errForbidden = errors.New("you have no right to do this")
 // errNoAnswer means that the database has not answered yet, so its tables are not known.
 var errNoAnswer = errors.New("the database does not answer")
 
+// errNoTables means that the role may not read which tables there are, or that reading it failed.
+var errNoTables = errors.New("which tables this schema has is not known, so this page is not known either")
+
 // answered runs serve only if the database has answered at least once.
 func answered(serve func(*request) error) func(*request) error {
 	return func(q *request) error {
@@ -46,6 +48,16 @@ func answered(serve func(*request) error) func(*request) error {
 		}
 		return serve(q)
 	}
+}
+
+// installed is answered for pages that must know which tables the schema has: what is not known is not "none".
+func installed(serve func(*request) error) func(*request) error {
+	return answered(func(q *request) error {
+		if q.snapshot().There == nil {
+			return errNoTables
+		}
+		return serve(q)
+	})
 }
 
 // page returns the handler for a page of a database.
@@ -78,24 +90,11 @@ func (c *Console) allowed(serve func(*request)) http.HandlerFunc {
 // depend on the path.
 func (c *Console) theme(w http.ResponseWriter, r *http.Request) {
 	if c.guard.Genuine(w, r, func(form url.Values) string {
-		_, user := c.authorize(at(r, guard.Local(form.Get("back"))))
+		_, user := c.authorize(guard.At(r, guard.Local(form.Get("back"))))
 		return user
 	}) {
 		c.guard.ChooseTheme(w, r)
 	}
-}
-
-// at returns a copy of the request with the path of another page.
-func at(r *http.Request, page string) *http.Request {
-	other := r.Clone(r.Context())
-	u, err := url.Parse(page)
-	if err != nil {
-		u = &url.URL{Path: "/"}
-	}
-	db, _, _ := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
-	other.URL = &url.URL{Path: u.Path}
-	other.SetPathValue("db", db)
-	return other
 }
 
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request) {
@@ -113,6 +112,10 @@ func (q *request) fail(err error) {
 		status = http.StatusNotFound
 	case errors.Is(err, errForbidden):
 		status = http.StatusForbidden
+	case errors.Is(err, errTooOften):
+		status = http.StatusTooManyRequests
+	case errors.Is(err, errNoTables):
+		status = http.StatusServiceUnavailable
 	case q.r.Context().Err() != nil: // the client has gone
 		return
 	case errors.Is(err, context.DeadlineExceeded):
@@ -157,7 +160,7 @@ func (q *request) render(status int, name, title, section string, content any) {
 			v.Databases = append(v.Databases, of.db.Name)
 		}
 	}
-	v.Now, v.Version = v.Nav.Now, v.Nav.Told()
+	v.Now, v.Version = v.Nav.Now, q.told()
 	q.write(status, name, v)
 }
 
@@ -196,8 +199,10 @@ func (q *request) forget() {
 	q.seen = nil
 }
 
-// told returns the version of the current figures.
-func (q *request) told() string { return q.db.Snapshot(q.ctx()).Told() }
+// told returns the version of the current figures, with what brokers said last. It is the same for all pages of the database.
+func (q *request) told() string {
+	return q.db.Snapshot(q.ctx()).Told() + q.brokers.Told(q.db.Name)
+}
 
 // judge returns what is wrong with the database.
 func (q *request) judge() figures.Judgement {
@@ -206,7 +211,10 @@ func (q *request) judge() figures.Judgement {
 
 // live streams changes of the figures to an open page. All streams of a database share its snapshot.
 func (q *request) live() error {
-	q.streams.Serve(q.w, q.r, q.told)
+	q.streams.Serve(q.w, q.r, func() string {
+		q.brokers.Look(q.ctx(), q.db.Name, q.db.Snapshot(q.ctx()).Topics)
+		return q.told()
+	})
 	return nil
 }
 

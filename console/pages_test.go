@@ -191,7 +191,7 @@ func TestDeadLettersOfManyErrors(t *testing.T) {
 // A part of an ID was looked up among all rows of the archive, by every change of an open page, until the page timed out.
 func TestPartOfAnEventIDInLargeTables(t *testing.T) {
 	t.Parallel()
-	s := open(t, console.Look, func(c *console.Config) { c.Timeout = 5 * time.Second })
+	s, away := openFrail(t, func(c *console.Config) { c.Timeout = 2 * time.Second })
 	s.fail()
 	s.exec(`update {schema}.claim_failed set event_id = '10023456' where event_id = 'e1'`)
 	tx, err := s.pool.Begin(t.Context())
@@ -207,6 +207,13 @@ func TestPartOfAnEventIDInLargeTables(t *testing.T) {
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=0198c0de")), help, "an open page does not ask again each time")
 	assert.NotContains(t, text(s.get(http.StatusOK, "/event?id=0198c0df")), help)
 	require.Eventually(t, func() bool { return strings.Contains(text(s.get(http.StatusOK, "/event?id=10023456")), "no user 7") }, wait, pause, "a whole ID of another system is looked up all the same")
+	away(true)
+	var down string
+	require.Eventually(t, func() bool {
+		_, down = s.ask("/event?id=0198c0de")
+		return strings.Contains(down, "the network is down")
+	}, wait, pause)
+	assert.NotContains(t, text(down), help, "the database does not answer, so nothing is known of its tables")
 }
 
 func TestEffects(t *testing.T) {
@@ -227,7 +234,7 @@ func TestEffects(t *testing.T) {
 	assert.Contains(t, text(s.act(http.StatusOK, "/do/resolve?key=shop/sms/e1&happened=yes", "response", `{"id": 7}`, "note", "seen there")), "Recorded that shop/sms/e1 happened.")
 	assert.Contains(t, text(s.act(http.StatusOK, "/do/resolve?key=shop/sms/e2&happened=no")), "Recorded that shop/sms/e2 did not happen.")
 	assert.Equal(t, 2, s.count(`select count(*) from {schema}.effect_resolution where resolved_by = 'ada'`))
-	assert.Contains(t, text(s.get(http.StatusOK, "/effects?state=done&key=shop/sms/e1")), `"id": 7`)
+	assert.Contains(t, text(s.reveal(http.StatusOK, "/effects?state=done&key=shop/sms/e1")), `"id": 7`)
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/resolve?key=shop/sms/e1&happened=no")), "It is not in doubt: done.")
 	assert.Contains(t, text(s.get(http.StatusOK, "/effects?state=not_done")), "the last call first, of the last 10,000 not done")
 	s.get(http.StatusNotFound, "/do/resolve?key=shop/sms/e3&happened=perhaps")
@@ -241,7 +248,7 @@ func TestKeys(t *testing.T) {
 	s.exec(`insert into {schema}.idempotency_key (id, service, scope, key, request, fingerprint, status, headers, body)
 		values (sha256('k'), 'shop', '\x01', 'key-1', 'POST /orders', '', 201, convert_to(E'Content-Type: application/json\n Set-Cookie: secret\n X-Token: secret', 'UTF8'), convert_to('{"id": 7}', 'UTF8'))`)
 	assert.Regexp(t, `key-1 shop POST /orders executed 201`, text(s.get(http.StatusOK, "/keys")))
-	page := text(s.get(http.StatusOK, "/keys?key=key-1"))
+	page := text(s.reveal(http.StatusOK, "/keys?key=key-1"))
 	assert.Contains(t, page, "POST /orders: executed, status 201.")
 	assert.Contains(t, page, `"id": 7`)
 	assert.NotContains(t, page, "secret", "also where the handler added to what was there")
@@ -335,4 +342,21 @@ func TestAgesHaveTheirTimes(t *testing.T) {
 	s.pending("order.placed", "p1")
 	assert.Regexp(t, `oldest <time datetime="\d{4}-\d\d-\d\dT[^"]*Z" title="[^"]*" data-since>\d+\.\d s</time>`, s.get(http.StatusOK, "/outbox"))
 	assert.Contains(t, s.get(http.StatusOK, "/"), `data-now>`)
+}
+
+// The outbox's page lists the delayed events that are due next, with when, topic and key.
+func TestDelayedEvents(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	assert.NotContains(t, s.get(http.StatusOK, "/outbox"), "delayed-table")
+	s.exec(`insert into {schema}.outbox_delayed (due_at, hash, event_id, topic, key, headers, payload)
+		select now() + (n - 1) * interval '1 day' - interval '1 minute', n, 'later-' || n, 'reminder', 'k<' || n, convert_to('{}', 'UTF8'), '' from generate_series(1, 21) n`)
+	s.tells("/outbox", "Delayed the next 20 of 21; all: millrace outbox list --state delayed")
+	page := s.get(http.StatusOK, "/outbox")
+	assert.Contains(t, row(page, "delayed-table", "later-1"), "later-1 reminder k<1")
+	assert.Contains(t, row(page, "delayed-table", "later-1"), "due for")
+	assert.Contains(t, row(page, "delayed-table", "later-2"), "23h")
+	assert.Contains(t, page, `href="/console/orders/event?id=later-20"`)
+	assert.NotContains(t, page, "later-21")
+	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=later-20")), "It enters the outbox when it is due")
 }

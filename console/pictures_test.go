@@ -52,6 +52,12 @@ func (s *site) incident() {
 	s.exec(`insert into {schema}.claim_run (service, name, beat_at, paused) values
 		('shop', 'ledger-7f9c/1', now() + interval '1 hour', '[{"consumer": "shop/update-ledger", "seconds": 3792, "left": -3578, "error": "dial tcp 10.4.2.9:5432: connect: connection refused"}]'),
 		('shop', 'ledger-2b1d/1', now() + interval '1 hour', '[{"consumer": "shop/update-ledger", "seconds": 3790, "left": -3571, "error": "dial tcp 10.4.2.9:5432: connect: connection refused"}]')`)
+	s.exec(`create table if not exists {schema}.outbox_archive_all partition of {schema}.outbox_archive default`)
+	s.exec(`insert into {schema}.outbox_archive (published_at, shard, seq, event_id, topic, key, headers, payload, created_at, relay, attempts)
+		select now() - interval '28 min' + interval '60 ms', 3, 1, '0198c0d1-1001-7e31-b0c2-4f19d3a8e655', 'parcel.packed', 'order-58001',
+			convert_to('{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}', 'UTF8'), '', now() - interval '28 min', 'relay-c:12', 1`)
+	s.exec(`update {schema}.claim_failed set headers = convert_to('{"uuid": "e", "metadata": {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tenant": "harbor"}, "origin": {"topic": "parcel.packed", "partition": "7", "offset": "9182441"}}', 'UTF8')
+		where event_id = '0198c0d1-1001-7e31-b0c2-4f19d3a8e655'`)
 	s.exec(`insert into {schema}.claim_key values (1, 'order-58002', 1000, now() - interval '4 min')`)
 	s.exec(`insert into {schema}.consumer (name) values ('shop/index-order'), ('shop/count-visits')`)
 	s.exec(`insert into {schema}.journal
@@ -89,7 +95,17 @@ func (s *site) incident() {
 // into DIR: dark, light, and of a phone. MILLRACE_PICTURES_OF has the looks or the names of those that are wanted, such as "dark overview-light".
 // Default: all.
 func TestPictures(t *testing.T) {
-	s := open(t, everything, func(c *console.Config) { c.Mask = []string{"name"} })
+	b := &told{lag: map[string]int64{"order.placed shop.notify-customer": 312, "payment.captured shop.update-ledger": 44, "parcel.packed shop.book-shipment": 1046, "stock.reserved shop.count-visits": 0}}
+	s := open(t, everything, b.of, func(c *console.Config) {
+		c.Brokers[0].Subscriptions = func() (all []console.Subscription) {
+			for of := range b.lag {
+				topic, consumer, _ := strings.Cut(of, " ")
+				all = append(all, console.Subscription{Consumer: consumer, Topic: topic})
+			}
+			return append(all, console.Subscription{Consumer: "shop.invoice-mail", Topic: "invoice.created"})
+		}
+		c.Mask, c.TraceURL = []string{"name"}, "https://tempo.example/trace/{trace_id}"
+	})
 	s.incident()
 	pages := map[string]string{
 		"overview": "/", "outbox": "/outbox", "consumers": "/consumers", "dead-letters": "/dead", "causes-of-one": "/dead?consumer=shop%2Fupdate-ledger", "dead-letter": "/dead/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655",

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/replays"
-	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
@@ -24,7 +23,7 @@ func (q *request) replays(lately bool) (all []replays.Replay) {
 	s := q.snapshot()
 	for _, r := range s.Replays {
 		if r.State == deadletter.ReplayRunning || lately && s.Now.Sub(r.Started) < replaysShown {
-			all = append(all, replays.View(r, q.db.jobs.Runs(r.ID)))
+			all = append(all, replays.View(r, q.db.Jobs.Runs(r.ID)))
 		}
 	}
 	return all
@@ -52,7 +51,7 @@ func (q *request) replayOf(f url.Values) (replays.Replay, error) {
 	if errors.Is(err, deadletter.ErrNoSuchReplay) {
 		err = fmt.Errorf("%w: no replay has the ID %d, or the audit was purged since", errNotFound, id)
 	}
-	return replays.View(r, q.db.jobs.Runs(r.ID)), err
+	return replays.View(r, q.db.Jobs.Runs(r.ID)), err
 }
 
 var (
@@ -99,35 +98,4 @@ func (p *plan) goesOn(state, why string) {
 	if state == deadletter.ReplayStopped {
 		p.Changed = "The replay stopped meanwhile (" + why + ")."
 	}
-}
-
-func runStop(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	id, err := strconv.ParseInt(f.Get("id"), 10, 64)
-	if err == nil {
-		err = deadletter.StopReplay(ctx, db.Pool, db.Schema, id, by)
-	}
-	return outcome{Headline: fmt.Sprintf("Replay %d was stopped.", id), Page: replays.Page(id)}, err
-}
-
-func runContinue(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
-	id, err := strconv.ParseInt(f.Get("id"), 10, 64)
-	if err == nil {
-		var pace *deadletter.Pace // nil: keeps the pace of the replay
-		if replays.HasPace(f) {
-			given := replays.PaceOf(f, deadletter.Pace{})
-			pace = &given.Pace
-		}
-		err = deadletter.ResumeReplay(ctx, db.Pool, db.Schema, id, pace, by)
-	}
-	if err == nil {
-		db.continueReplay(id)
-	}
-	return outcome{Headline: fmt.Sprintf("Replay %d goes on.", id), Page: replays.Page(id)}, err
-}
-
-func (db *database) continueReplay(id int64) {
-	db.jobs.Persist(db.log, "replay", id, deadletter.ErrNoSuchReplay, func(ctx context.Context) ([]any, error) {
-		r, err := deadletter.ContinueReplay(ctx, db.Pool, db.Schema, id, nil)
-		return []any{"state", r.State, "reason", r.Reason, "replayed", r.Replayed}, err
-	})
 }

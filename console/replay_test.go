@@ -1,12 +1,15 @@
 package console_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/cookiejar"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -154,4 +157,53 @@ func TestReplaysNeedTheRightToAct(t *testing.T) {
 	assert.NotContains(t, page, "<b>")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/stop?id=1")), "You may look. To act, ask for the right to act.")
 	assert.Equal(t, 1, s.count(`select count(*) from {schema}.claim_replay where state = 'running'`))
+}
+
+// A stop that came between the plan of a change of pace and the change itself was lost: the replay went on.
+func TestAStopDuringAChangeOfThePaceLasts(t *testing.T) {
+	t.Parallel()
+	var s *site
+	stop := map[string]string{}
+	var using sync.Mutex
+	s = open(t, everything, func(c *console.Config) {
+		cfg := c.Databases[0].Pool.Config()
+		schema := c.Databases[0].Schema
+		others := c.Databases[0].Pool
+		cfg.ConnConfig.Tracer = queryTracer(func(ctx context.Context, sql string) context.Context {
+			using.Lock()
+			defer using.Unlock()
+			for statement, stopping := range stop { // just before the statement that changes the pace
+				if strings.Contains(sql, statement) {
+					delete(stop, statement)
+					_, err := others.Exec(ctx, strings.ReplaceAll(stopping, "{schema}", schema))
+					assert.NoError(t, err)
+				}
+			}
+			return ctx
+		})
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		c.Databases[0].Pool = pool
+	})
+	s.many(300)
+	s.exec(`insert into {schema}.claim_replay (actor, note, selection, rate, max_failed, up_to, selected) select 'ada', '', '{"topic": "t", "states": ["dead"]}', 1, 1, max(id), 300 from {schema}.claim_failed`)
+	s.exec(`insert into {schema}.outbox_audit (actor, action, events) values ('ada', 'replay', 0)`)
+	s.exec(`insert into {schema}.outbox_replay (id, until, published_at, rate, selected, more) values (1, now(), '-infinity', 1, 300, false)`)
+	for path, c := range map[string][3]string{
+		"/do/continue":         {`set state = 'running', reason = ''`, `update {schema}.claim_replay set state = 'stopped', reason = 'stopped by grace'`, `select count(*) from {schema}.claim_replay where state = 'running'`},
+		"/do/archive-continue": {`set stopped_by = null, rate`, `update {schema}.outbox_replay set stopped_by = 'grace'`, `select count(*) from {schema}.outbox_replay where stopped_by is null`},
+	} {
+		form := s.form(s.get(http.StatusOK, path+"?id=1"))
+		using.Lock()
+		stop[c[0]] = c[1]
+		using.Unlock()
+		form.Set("rate", "2")
+		page := text(s.post(http.StatusConflict, path, form))
+		using.Lock()
+		assert.Empty(t, stop)
+		using.Unlock()
+		assert.Contains(t, page, "It changed meanwhile: the replay stopped. Nothing was changed.", path)
+		assert.Zero(t, s.count(c[2]), path)
+	}
 }

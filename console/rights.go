@@ -1,9 +1,19 @@
 package console
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
 	"net/http"
+	"strconv"
+	"time"
 
+	"github.com/millrace-go/millrace/console/internal/bucket"
+	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/guard"
+	"github.com/millrace-go/millrace/console/internal/mask"
+	"github.com/millrace-go/millrace/internal/operator"
 )
 
 // Rights are the rights of a user. Without Look the other rights have no effect.
@@ -12,7 +22,7 @@ type Rights uint8
 const (
 	// Look allows a user to see metadata: IDs, keys, topics, states, errors, headers, times and counts.
 	Look Rights = 1 << iota
-	// Payloads allows a user to see payloads, and the responses of effects and requests.
+	// Payloads allows a user to see payloads, and the responses of effects and requests. Each time the audit notes who sees which.
 	Payloads
 	// Act allows a user to replay, discard, pause, resume and decide.
 	Act
@@ -56,8 +66,42 @@ func (c *Console) authorize(r *http.Request) (Rights, string) {
 	if c.cfg.ReadOnly || user == "" {
 		rights &^= Act
 	}
+	if user == "" { // whom the audit could name
+		rights &^= Payloads
+	}
 	if !rights.Has(Look) {
 		return 0, ""
 	}
 	return rights, user
+}
+
+// errTooOften means that the user has to wait.
+var errTooOften = errors.New("you do this too often")
+
+// wait takes a token of the user, or returns how many seconds to wait for one, which it tells the client.
+func (q *request) wait(of *bucket.Buckets) (seconds int) {
+	if wait := of.Take(time.Now(), q.user); wait > 0 {
+		seconds = int(math.Ceil(wait.Seconds()))
+		q.w.Header().Set("Retry-After", strconv.Itoa(seconds))
+	}
+	return seconds
+}
+
+// reveal covers a payload. If the user asks to see it, it is noted in the audit, and shown: never without that note.
+func (q *request) reveal(b mask.Body, note func(ctx context.Context, by operator.By) error) (mask.Body, error) {
+	switch {
+	case q.r.Method != http.MethodPost:
+		return mask.Body{Hidden: b.Hidden, Bytes: b.Bytes, Covered: b.Hidden == ""}, nil
+	case b.Hidden != "":
+		return b, fmt.Errorf("%w: %s", errForbidden, b.Hidden)
+	}
+	if seconds := q.wait(q.reveals); seconds > 0 {
+		return b, fmt.Errorf("%w: wait %s", errTooOften, format.Plural(seconds, "second", "seconds"))
+	}
+	ctx, cancel := context.WithTimeout(q.ctx(), q.cfg.Timeout)
+	defer cancel()
+	if err := note(ctx, operator.By{Actor: q.user}); err != nil {
+		return b, fmt.Errorf("it is not shown, because the audit could not note it: %w", err)
+	}
+	return b, nil
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-go/millrace/catalog"
+	"github.com/millrace-go/millrace/console"
 	"github.com/millrace-go/millrace/framework/internal/budget"
 	"github.com/millrace-go/millrace/internal/settings"
 	"github.com/millrace-go/millrace/middleware"
@@ -152,6 +153,14 @@ func (s *Service) isOrdered(name string) bool {
 		}
 	}
 	return false
+}
+
+// subscriptions are those of the handlers, by the names on the broker.
+func (s *Service) subscriptions() (all []console.Subscription) {
+	for _, h := range s.handlers {
+		all = append(all, console.Subscription{Consumer: s.cfg.group(h.Name), Topic: h.topic})
+	}
+	return all
 }
 
 // subscribe makes the subscriptions, so that handlers miss no event that is published from now on. It adds the handlers to the

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/console"
+	"github.com/millrace-go/millrace/framework/internal/broker"
 	"github.com/millrace-go/millrace/framework/internal/web"
 	"github.com/millrace-go/millrace/internal/service"
 )
@@ -74,7 +75,7 @@ type Admin struct {
 // Console configures the console of a service.
 type Console struct {
 	// Config configures the console; the service sets the database and the path.
-	console.Config `without:"Databases,Prefix"`
+	console.Config `without:"Databases,Brokers,Prefix"`
 }
 
 const (
@@ -109,9 +110,7 @@ func (s *Service) newAdmin(ctx context.Context) (*web.Operators, error) {
 	}
 	a.OnClose(pool.Close)
 	cfg := s.cfg.Admin.Console.of(s.cfg.Service, pool, s.cfg.Postgres.Schema)
-	if cfg.Logger == nil {
-		cfg.Logger = s.log
-	}
+	cfg.Logger, cfg.Brokers = cmp.Or(cfg.Logger, s.log), broker.Seen(s.transport, s.cfg.Settings, s.subscriptions)
 	pages, err := console.New(cfg)
 	if err != nil {
 		return a, err

@@ -22,3 +22,9 @@ type Inspection struct {
 type Inspector interface {
 	Inspect(ctx context.Context, topic, consumer string) (Inspection, error)
 }
+
+// Addressed is implemented by transports and settings of brokers that have an address.
+type Addressed interface {
+	// Address is where the broker is, for people, without credentials.
+	Address() string
+}

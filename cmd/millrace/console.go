@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"regexp"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/console"
+	"github.com/millrace-go/millrace/transport"
 )
 
 const consoleUsage = `Serves the operator's console, a page in the browser, until SIGTERM or Ctrl-C: what is wrong and what helps, the
@@ -34,7 +36,7 @@ service, behind a login.`
 const consoleConns = 6
 
 func consoleCommand(a *cli.App) *cobra.Command {
-	var address, actor string
+	var address, actor, traceURL string
 	var act, payloads bool
 	var mask []string
 	c := a.Database(&cobra.Command{
@@ -44,8 +46,9 @@ func consoleCommand(a *cli.App) *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&address, "address", "127.0.0.1:8026", "host and port to listen at; the host must be this machine's own")
 	f.BoolVar(&act, "act", false, "allow to replay, discard, pause, resume, forget and decide")
-	f.BoolVar(&payloads, "payloads", false, "show payloads and responses")
+	f.BoolVar(&payloads, "payloads", false, "show payloads and responses to those who ask for one; the audit log notes each")
 	f.StringSliceVar(&mask, "mask", nil, "JSON fields and headers whose values nobody sees, separated by commas")
+	f.StringVar(&traceURL, "trace-url", "", "address of a trace, with {trace_id} in place of its ID, for a link on the page of an event, such as https://tempo.example/trace/{trace_id}")
 	f.StringVar(&actor, "actor", cli.Somebody(), "who acts, for the audit log")
 	serve := func(ctx context.Context, databases []console.Database) error {
 		a.Progress.Say("")
@@ -56,7 +59,7 @@ func consoleCommand(a *cli.App) *cobra.Command {
 		if payloads {
 			rights |= console.Payloads
 		}
-		page, err := console.New(console.Config{Databases: databases, Authorize: console.Loopback(rights, actor), Mask: mask, Logger: a.Logger()})
+		page, err := console.New(console.Config{Databases: databases, Brokers: consoleBrokers(a), Authorize: console.Loopback(rights, actor), Mask: mask, TraceURL: traceURL, Logger: a.Logger()})
 		if err != nil {
 			return err
 		}
@@ -87,7 +90,7 @@ func consoleCommand(a *cli.App) *cobra.Command {
 		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return cli.Misuse(fmt.Errorf("--address is %q: want the host 127.0.0.1, [::1] or localhost, and a port, such as 127.0.0.1:8026", address))
 		}
-		if act && actor == "" {
+		if (act || payloads) && actor == "" {
 			return cli.Misuse(errors.New("--actor is empty: want the name of who acts"))
 		}
 		a.Conns = consoleConns
@@ -176,4 +179,20 @@ func serveConsole(ctx context.Context, a *cli.App, address string, page *console
 		err = errors.Join(err, serving)
 	}
 	return err
+}
+
+// consoleBrokers returns the broker that the configuration names.
+func consoleBrokers(a *cli.App) []console.Broker {
+	if a.Config == nil || a.BrokerName() != "kafka" && a.BrokerName() != "pubsub" {
+		return nil
+	}
+	b := console.Broker{Name: a.BrokerName(), Open: func(ctx context.Context, patience time.Duration) (transport.Transport, error) {
+		return a.OpenBroker(ctx, slog.New(slog.DiscardHandler), patience)
+	}}
+	if _, settings, err := a.Config.Settings(); err == nil {
+		if at, ok := settings.(transport.Addressed); ok {
+			b.Address = at.Address()
+		}
+	}
+	return []console.Broker{b}
 }

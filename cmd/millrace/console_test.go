@@ -27,6 +27,7 @@ func TestConsoleCommand(t *testing.T) {
 	o.run(cli.ExitOK, "migrate", "up")
 	assert.Contains(t, o.run(cli.ExitUsage, "console", "--address", "0.0.0.0:0"), `--address is "0.0.0.0:0": want the host 127.0.0.1`)
 	assert.Contains(t, o.run(cli.ExitUsage, "console", "--act", "--actor", ""), "--actor is empty")
+	assert.Contains(t, o.run(cli.ExitUsage, "console", "--payloads", "--actor", ""), "--actor is empty")
 	command, output := millrace(t, "console", "--address", "127.0.0.1:0", "--schema", o.schema, "--dsn", o.dsn)
 	require.NoError(t, command.Start())
 	t.Cleanup(func() { _ = command.Process.Kill() }) // where the test has failed

@@ -124,6 +124,7 @@ var normal = []struct {
 	{regexp.MustCompile(`(just now|[0-9dhms]+ ago) \(TIME`), "A-WHILE ago (TIME"},
 	{regexp.MustCompile(`Session \d+ is handling it \([^)]*\)`), "Session PID is handling it (CLIENT)"},
 	{regexp.MustCompile(`(R|r)elay \S+ holds its shard \d+`), "${1}elay NAME holds its shard N"},
+	{regexp.MustCompile(`by relay [^ ,]+`), "by relay NAME"},
 	{regexp.MustCompile(`holds its shard \d+`), "holds its shard N"},
 	{regexp.MustCompile(` +`), " "},
 }

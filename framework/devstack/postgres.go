@@ -128,7 +128,7 @@ func (c cluster) serve(r *watchdog.Room, port int) []string {
 		"port=" + strconv.Itoa(port),
 		"listen_addresses=127.0.0.1",
 		"unix_socket_directories=" + sockets,
-		"fsync=off",
+		"fsync=off", "track_commit_timestamp=on",
 		"millrace.development=on", // "millrace doctor" checks it
 		"max_connections=600",
 		"wal_level=logical",

@@ -2,9 +2,11 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -15,39 +17,85 @@ const brokerPatience = 5 * time.Second
 // askBroker checks the broker, the topics of waiting events, and the topics that consumers subscribe to.
 func (d *doctor) askBroker(ctx context.Context) {
 	d.Progress("Checking: broker")
-	connecting, cancel := context.WithTimeout(ctx, brokerPatience)
-	defer cancel()
-	t, err := d.Broker.Open(connecting, brokerPatience)
-	if err != nil {
-		d.down(err)
-		return
-	}
-	defer func() { _ = t.Close() }() // it has nothing to flush
-	if err := t.(transport.Pinger).Ping(connecting); err != nil {
-		d.down(err)
-		return
-	}
 	subscriptions := d.Broker.Subscriptions
 	topics, relays := d.waitingTopics(ctx)
 	for _, topic := range topics {
 		subscriptions = append(subscriptions, Subscription{Topic: topic})
 	}
-	for _, s := range subscriptions {
+	a := AskBroker(ctx, d.Broker, subscriptions)
+	unasked := 0
+	for _, t := range a.Topics {
+		if errors.Is(t.Err, errNotAsked) {
+			unasked++
+			continue
+		}
+		if t.Err != nil { // it accepted the connection
+			d.find("broker", fmt.Sprintf("topic %s could not be checked", t.Of.Topic), t.Err.Error(), "check that "+a.Name+" allows this name for a topic, and that this account may read it")
+			continue
+		}
+		d.subscribed(t.Of, t.Found, relays)
+	}
+	if unasked > 0 {
+		d.find("broker", words.Count(unasked, "other subscription")+" could not be checked", errNotAsked.Error(), "look at the broker's load, and at the network between")
+	}
+	if a.Err != nil {
+		d.down(a.Err)
+	}
+}
+
+// errNotAsked means that the broker was not asked about a topic.
+var errNotAsked = errors.New("the broker answers too slowly to be asked about all")
+
+// BrokerAnswer is what a broker says.
+type BrokerAnswer struct {
+	Name   string
+	Err    error         // why it does not answer
+	Topics []TopicAnswer // none if it does not answer
+}
+
+// TopicAnswer is what a broker says about a topic, and a consumer's subscription to it.
+type TopicAnswer struct {
+	Of    Subscription
+	Found transport.Inspection
+	Err   error // why this topic could not be checked
+}
+
+// AskBroker asks a broker about subscriptions, and about topics alone where no consumer is named. Each request may take 5 s; after
+// one that takes longer it asks no more: the others get an error, or the broker as a whole if it has answered none.
+func AskBroker(ctx context.Context, b Broker, subscriptions []Subscription) (a BrokerAnswer) {
+	connecting, cancel := context.WithTimeout(ctx, brokerPatience)
+	defer cancel()
+	t, err := b.Open(connecting, brokerPatience)
+	if err != nil {
+		a.Err = err
+		return a
+	}
+	defer func() { _ = t.Close() }() // it has nothing to flush
+	a.Name = t.Name()
+	if a.Err = t.(transport.Pinger).Ping(connecting); a.Err != nil {
+		return a
+	}
+	answered := false
+	for n, s := range subscriptions {
 		asking, cancel := context.WithTimeout(ctx, brokerPatience)
 		abandon := context.AfterFunc(asking, func() { _ = t.Close() }) // closes its connections: some requests ignore the context
 		i, err := t.(transport.Inspector).Inspect(asking, s.Topic, s.Consumer)
 		late := !abandon()
 		cancel()
-		switch {
-		case err != nil && late:
-			d.down(err)
-			return
-		case err != nil: // it accepted the connection
-			d.find("broker", fmt.Sprintf("topic %s could not be checked", s.Topic), err.Error(), "check that "+t.Name()+" allows this name for a topic, and that this account may read it")
-		default:
-			d.subscribed(s, i, relays)
+		if err != nil && late && !answered {
+			a.Err, a.Topics = err, nil
+			return a
+		}
+		answered = answered || !late
+		a.Topics = append(a.Topics, TopicAnswer{Of: s, Found: i, Err: err})
+		if late { // its connections are closed
+			for _, other := range subscriptions[n+1:] {
+				a.Topics = append(a.Topics, TopicAnswer{Of: other, Err: errNotAsked})
+			}
+			return a
 		}
 	}
+	return a
 }
 
 func (d *doctor) down(err error) {

@@ -290,7 +290,7 @@ func (d *doctor) topics(r *outboxadmin.Report) {
 }
 
 func topicWaits(t outboxadmin.TopicReport) string {
-	if t.Pending.N == 0 && t.Pending.AtLeast {
+	if !t.Pending.Known() {
 		return "its events were not counted, because others wait before them"
 	}
 	return fmt.Sprintf("%s %s waiting", words.CountOf(t.Pending, "event"), words.Pick(t.Pending.N, "is", "are"))

@@ -61,15 +61,20 @@ func (e *evidence) withConsumer(l deadletter.Location) Stage {
 
 // done describes an event that this consumer has settled.
 func (s *Stage) done(e *evidence, l deadletter.Location) {
-	s.State, s.Why = "completed", "Recorded "+words.When(e.now, *l.Claimed)+"."
+	s.State, s.Why, s.At, s.End = "completed", "Recorded "+words.When(e.now, *l.Claimed)+".", l.Claimed, l.Committed
+	if l.Kept { // its record is of then
+		s.Why, s.At = "It did not succeed at first, and was kept since "+words.When(e.now, *l.Claimed)+". When it was handled is not recorded.", nil
+	}
 	if a := decision(l); a != nil {
 		by := words.OneLine(a.Actor) + ", " + words.When(e.now, a.At) + note(*a)
 		switch a.Action {
 		case "replay":
 			s.Why += " It was replayed by " + by + "."
 		case "redirect":
+			s.At, s.End = &a.At, nil
 			s.State, s.Why = "redirected", "It was not handled here: it was redirected to "+redirectedTo(*a)+" by "+by+"."
 		default:
+			s.At, s.End = &a.At, nil
 			s.State, s.Why = "discarded", "It was not handled: it was discarded by "+by+"."
 		}
 	}
@@ -115,6 +120,7 @@ func (s *Stage) inFlight(e *evidence, l deadletter.Location) {
 		s.Why += " (" + words.OneLine(who) + ")"
 	}
 	since := l.Holder.Since
+	s.At = since
 	if since != nil {
 		s.Why += "; it began " + words.When(e.now, *since)
 	}
@@ -131,7 +137,7 @@ func (s *Stage) inFlight(e *evidence, l deadletter.Location) {
 // failed describes an event that was not handled.
 func (s *Stage) failed(e *evidence, l deadletter.Location, show string) {
 	f := l.Failed
-	s.State = words.ClaimStates.Of(f.State)
+	s.State, s.At, s.Attempts = words.ClaimStates.Of(f.State), &f.First, f.History
 	switch f.State {
 	case "nacked":
 		s.Why, s.Next = e.attempts(f)+". The broker redelivers it.", []string{show}

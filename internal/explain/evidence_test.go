@@ -68,6 +68,24 @@ func TestExplainConcludes(t *testing.T) {
 	assert.Equal(t, "redirected", s.State)
 	assert.Contains(t, s.Why, "it was redirected to billing/notify by ada, just now")
 	assert.Equal(t, "none", last(redirected, "output").State)
+
+	// The record of an event that failed at first is of its failure: it tells neither when the event was handled, nor when it came.
+	s = last(claimed(deadletter.Location{Claimed: &now, Kept: true}), "claim")
+	assert.Equal(t, "completed", s.State)
+	assert.Contains(t, s.Why, "When it was handled is not recorded.")
+	assert.Nil(t, s.At)
+	assert.Nil(t, s.End)
+	s = last(claimed(deadletter.Location{Claimed: ago(time.Hour), Kept: true, Audit: []deadletter.Audit{audit("discard")}}), "claim")
+	assert.Equal(t, now, *s.At, "a person has discarded it then")
+	failed := &deadletter.Event{State: "dead", First: *ago(time.Minute)}
+	assert.Nil(t, last(claimed(deadletter.Location{Claimed: ago(time.Minute), Kept: true}), "broker").End)
+	assert.Nil(t, last(claimed(deadletter.Location{Claimed: ago(time.Minute), Kept: true, Failed: failed}), "broker").End)
+	both := claimed(deadletter.Location{Failed: failed})
+	*both.claims = append(*both.claims, deadletter.Location{Consumer: "bill", Claimed: ago(time.Second)})
+	assert.Nil(t, last(both, "broker").End, "another consumer had it before")
+	(*both.claims)[1].Claimed = ago(time.Hour)
+	assert.Equal(t, ago(time.Hour).Unix(), last(both, "broker").End.Unix())
+
 	unread := evidence{outbox: &[]outboxadmin.Location{}, unread: true}
 	s = last(unread, "event")
 	assert.Contains(t, s.Why, "but not the outbox itself, which is too large to be searched here")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/reach"
 	"github.com/millrace-go/millrace/internal/tables"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 //go:embed queries/*.sql
@@ -26,7 +27,9 @@ type Explanation struct {
 	Topic   string     `json:"topic,omitempty"`
 	Key     string     `json:"key,omitempty"`
 	Trace   string     `json:"trace,omitempty"`
-	Cause   string     `json:"cause,omitempty"` // the event whose handler published this one
+	Cause   string     `json:"cause,omitempty"`  // the event whose handler published this one
+	Relay   string     `json:"relay,omitempty"`  // that sent it, if it is archived
+	Origin  string     `json:"origin,omitempty"` // its place at the broker, such as "partition 3, offset 17", if a consumer has kept it
 	Now     time.Time  `json:"now"`
 	Known   bool       `json:"known"` // something is known about it
 	Stages  []Stage    `json:"stages"`
@@ -34,11 +37,17 @@ type Explanation struct {
 
 // Stage is what is known about an event at one place.
 type Stage struct {
-	Place string   `json:"place"`        // outbox, copy, broker, claim, effect, output; event if nothing is known
-	Of    string   `json:"of,omitempty"` // the consumer, the effect's key, the copy's topic, the output's ID
-	State string   `json:"state"`
-	Why   string   `json:"why"`
-	Next  []string `json:"next,omitempty"` // commands that an operator may want to run now
+	Place string `json:"place"`        // outbox, copy, broker, claim, effect, output; event if nothing is known
+	Of    string `json:"of,omitempty"` // the consumer, the effect's key, the copy's topic, the output's ID
+	State string `json:"state"`
+	Why   string `json:"why"`
+
+	// At is when the event came to this place, and End when it left it. Nil: not recorded. An event that has At and no End may still be here.
+	At       *time.Time           `json:"at,omitempty"`
+	End      *time.Time           `json:"end,omitempty"`
+	Attempts []deadletter.Attempt `json:"attempts,omitempty"` // of a consumer: the latest ones that failed
+
+	Next []string `json:"next,omitempty"` // commands that an operator may want to run now
 }
 
 // asked is where to look for an event.

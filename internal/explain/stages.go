@@ -16,7 +16,7 @@ import (
 
 // explain builds the explanation from the evidence.
 func (e *evidence) explain() Explanation {
-	x := Explanation{EventID: e.eventID, Minted: minted(e.eventID), Topic: e.topic(), Key: e.key(), Trace: e.trace(), Cause: e.cause(), Now: e.now}
+	x := Explanation{EventID: e.eventID, Minted: minted(e.eventID), Topic: e.topic(), Key: e.key(), Trace: e.trace(), Cause: e.cause(), Relay: e.relay(), Origin: e.origin(), Now: e.now}
 	if !e.due.IsZero() {
 		x.Due = &e.due
 	}
@@ -107,7 +107,7 @@ func (e *evidence) inOutbox() (all []Stage) {
 
 // atOutbox describes one row of the event.
 func (e *evidence) atOutbox(l outboxadmin.Location) Stage {
-	s := Stage{Place: "outbox", State: l.State}
+	s := Stage{Place: "outbox", State: l.State, At: &l.Written}
 	at := l.Written
 	if l.At != nil { // it may be missing after a manual change
 		at = *l.At
@@ -141,7 +141,8 @@ func (e *evidence) atOutbox(l outboxadmin.Location) Stage {
 		s.Why = "An operator discarded it, and it is not published. Its error was: " + cmp.Or(reason, "none, it was blocked by another event") + "."
 		s.Next = []string{e.Command(e.eventID, "outbox", "retry")}
 	case "archived":
-		s.Why = "It was published " + words.When(e.now, at) + ", and is archived."
+		s.End = &at
+		s.Why = "It was published " + words.When(e.now, at) + by(l) + ", and is archived."
 	}
 	s.Why += " Written " + words.When(e.now, l.Written) + "."
 	if l.Command != "" {
@@ -149,6 +150,17 @@ func (e *evidence) atOutbox(l outboxadmin.Location) Stage {
 		s.Next = []string{e.Command("", "outbox", "status")}
 	}
 	return s
+}
+
+// by says which relay has sent an archived event, and how often.
+func by(l outboxadmin.Location) (text string) {
+	if l.Relay != "" {
+		text = " by relay " + words.OneLine(l.Relay)
+	}
+	if l.Attempts > 1 {
+		text += fmt.Sprintf(" at attempt %d", l.Attempts)
+	}
+	return text
 }
 
 // longAgo is how long an event may be on its way before that needs an explanation.
@@ -197,11 +209,13 @@ func (e *evidence) behind(s *Stage, l outboxadmin.Location) {
 
 // atBroker concludes from the outbox and the consumers.
 func (e *evidence) atBroker() Stage {
-	s := Stage{Place: "broker"}
+	s := Stage{Place: "broker", End: e.reached()}
 	published, waits, discarded := false, false, false
 	if e.outbox != nil {
 		for _, l := range *e.outbox {
-			published = published || l.State == "archived"
+			if l.State == "archived" {
+				published, s.At = true, l.At
+			}
 			discarded = discarded || l.State == "discarded"
 			waits = waits || l.State != "archived" && l.State != "discarded"
 		}
@@ -225,7 +239,63 @@ func (e *evidence) atBroker() Stage {
 	default:
 		s.State, s.Why = "unknown", "Neither the outbox nor a consumer has it."
 	}
+	if at := e.origin(); at != "" {
+		s.Why += " Its place there: " + at + "."
+	}
+	if s.End != nil && s.At != nil && s.End.Before(*s.At) { // the archive has a later copy
+		s.At = nil
+	}
 	return s
+}
+
+// relay is the one that sent the event, if it is archived.
+func (e *evidence) relay() string {
+	if e.outbox != nil {
+		for _, l := range *e.outbox {
+			if l.State == "archived" {
+				return l.Relay
+			}
+		}
+	}
+	return ""
+}
+
+// reached is when the first consumer began to handle the event; nil if that is not known, because a consumer had failed by then: only the
+// end of a failed attempt is recorded.
+func (e *evidence) reached() (first *time.Time) {
+	if e.claims == nil {
+		return nil
+	}
+	failed := false // a failure is the first thing that is known
+	before := func(at time.Time) bool { return first == nil || at.Before(*first) }
+	for _, l := range *e.claims {
+		if l.Claimed != nil && before(*l.Claimed) {
+			first, failed = l.Claimed, l.Kept
+		}
+		if l.Failed != nil && before(l.Failed.First) {
+			first, failed = &l.Failed.First, true
+		}
+	}
+	if failed {
+		return nil
+	}
+	return first
+}
+
+// origin is the event's place at the broker, as a consumer that failed has kept it.
+func (e *evidence) origin() string {
+	for _, f := range e.failed {
+		var parts []string
+		for _, name := range []string{"partition", "offset", "message_id"} { // of Kafka, and of Pub/Sub
+			if value := f.Origin[name]; value != "" {
+				parts = append(parts, strings.ReplaceAll(name, "_", " ")+" "+words.OneLine(value))
+			}
+		}
+		if len(parts) > 0 {
+			return strings.Join(parts, ", ")
+		}
+	}
+	return ""
 }
 
 func (e *evidence) effected() (all []Stage) {
@@ -233,7 +303,7 @@ func (e *evidence) effected() (all []Stage) {
 		return nil
 	}
 	for _, f := range *e.effects {
-		s := Stage{Place: "effect", Of: f.Key}
+		s := Stage{Place: "effect", Of: f.Key, At: &f.CalledAt, End: f.SettledAt}
 		switch f.State {
 		case "running":
 			s.State, s.Why = "running", "Called "+words.When(e.now, f.CalledAt)+". Without an answer it will be in doubt "+words.When(e.now, f.Until)+"."
@@ -288,7 +358,7 @@ func (e *evidence) resolutions(f effect.Entry) []string {
 func (e *evidence) copied() (all []Stage) {
 	for _, l := range e.copies {
 		all = append(all, Stage{
-			Place: "copy", Of: l.Topic, State: l.State,
+			Place: "copy", Of: l.Topic, State: l.State, At: &l.Written,
 			Why: "A copy of the dead letter of consumer " + words.OneLine(l.Metadata[claim.DeadConsumerMetadata]) + ". Written " + words.When(e.now, l.Written) + ".",
 		})
 	}
@@ -318,7 +388,7 @@ func (e *evidence) published() (all []Stage) {
 		return []Stage{{Place: "output", State: "none found", Why: "Its handlers published nothing, or the relay has sent and deleted what they published" + kept}}
 	}
 	for _, o := range *e.outputs {
-		s := Stage{Place: "output", Of: o.EventID, State: o.State, Why: "Topic " + words.OneLine(o.Topic)}
+		s := Stage{Place: "output", Of: o.EventID, State: o.State, At: &o.Written, Why: "Topic " + words.OneLine(o.Topic)}
 		if o.Key != "" {
 			s.Why += ", key " + words.OneLine(o.Key)
 		}

@@ -3,7 +3,10 @@ package deadletter
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/claim"
@@ -20,7 +23,7 @@ type Audit struct {
 	ID       int64           `json:"id"`
 	At       time.Time       `json:"at"`
 	Actor    string          `json:"actor"`
-	Action   string          `json:"action"` // "edit", "replay", "discard", "expire", "purge", "purge audit"; of a replay with a pace "stop replay", "resume replay"
+	Action   string          `json:"action"` // "edit", "replay", "discard", "reveal", "expire", "purge", "purge audit"; of a replay with a pace "stop replay", "resume replay"
 	Consumer string          `json:"consumer"`
 	EventID  string          `json:"event_id"`
 	Detail   json.RawMessage `json:"detail"` // the note, and the event's former state, reason and error
@@ -35,6 +38,17 @@ type AuditListing struct {
 
 // AuditPage selects a page of the audit, from the latest action backwards.
 type AuditPage = operator.AuditPage
+
+// AuditReveal notes in the audit that an operator is about to see the event's payload. Nothing of the payload is noted. Show notes nothing.
+func AuditReveal(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, by By) error {
+	if err := by.Validate(); err != nil {
+		return fmt.Errorf("note a reveal: %w", err)
+	}
+	return administer(ctx, db, schema, "note a reveal", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		_, err := tx.Exec(ctx, query("revealed", schema), by.Actor, consumer, eventID, by.Note)
+		return err
+	})
+}
 
 // ListAudit returns the actions of operators, the latest first.
 func ListAudit(ctx context.Context, db pgtx.DB, schema string, l AuditListing) ([]Audit, error) {

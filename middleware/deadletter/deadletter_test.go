@@ -283,6 +283,13 @@ func TestReplayedEventIsHandled(t *testing.T) {
 	cancel()
 	running.Wait()
 	assert.Equal(t, []string{"1 mended ada", "2 payload ", "3 payload "}, handled)
+	for _, id := range []string{"1", "2"} {
+		found, err := deadletter.Find(t.Context(), f.pool, f.schema, claim.Key{EventID: id})
+		require.NoError(t, err)
+		require.NotNil(t, found[0].Claimed, id)
+		assert.True(t, found[0].Kept, "%s: its record is from before it was handled", id)
+		assert.Nil(t, found[0].Committed, id)
+	}
 }
 
 // Also of an event whose day was dropped while it was dead: it leaves a record where the claim looks.

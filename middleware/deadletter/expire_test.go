@@ -66,6 +66,8 @@ func TestExpireLeavesWhatOperatorsWorkOn(t *testing.T) {
 		require.NoError(t, deadletter.Edit(t.Context(), f.pool, f.schema, id, "", deadletter.Change{Payload: []byte("mended")}, me))
 	}
 	f.sql(`update {schema}.claim_audit set at = at - interval '25 hours' where event_id = 'edited long ago'`)
+	require.NoError(t, deadletter.AuditReveal(t.Context(), f.pool, f.schema, "edited long ago", "labour/notify", me), "who looks changes nothing")
+	require.Error(t, deadletter.AuditReveal(t.Context(), f.pool, f.schema, "edited long ago", "labour/notify", deadletter.By{}))
 	f.aged("replayed", "labour/notify", "", "dead")
 	begin := func() int64 {
 		id, err := deadletter.BeginReplay(t.Context(), f.pool, f.schema, deadletter.Selection{EventIDs: []string{"replayed"}}, deadletter.Pace{MaxFailed: 1}, me)

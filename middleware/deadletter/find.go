@@ -21,8 +21,14 @@ type Location struct {
 	// Claimed is when the record of the event was written. The event was processed then, or, if Failed is in another state than
 	// "nacked", it was stored among the failed events. Nil: there is no record.
 	Claimed *time.Time `json:"claimed,omitempty"`
-	Failed  *Event     `json:"failed,omitempty"` // as Show returns it
-	Holder  *Holder    `json:"holder,omitempty"` // the session that is handling it
+	// Kept reports that no handler's transaction wrote that record: the event had failed, was blocked or was settled by a person. When
+	// it succeeded later, if it did, is not recorded.
+	Kept bool `json:"kept,omitempty"`
+	// Committed is when the transaction of that record committed. Claimed is when it began, so the time between them is that of the
+	// handler and its claim. Nil: Kept is set, or the server does not keep it (track_commit_timestamp is off, or was when it committed).
+	Committed *time.Time `json:"committed,omitempty"`
+	Failed    *Event     `json:"failed,omitempty"` // as Show returns it
+	Holder    *Holder    `json:"holder,omitempty"` // the session that is handling it
 	// Behind is the ID of the earlier event of its key that blocks it; BehindState is that event's state: "retrying", "blocked" or "dead".
 	Behind      string `json:"behind,omitempty"`
 	BehindState string `json:"behind_state,omitempty"`
@@ -81,7 +87,7 @@ func Find(ctx context.Context, db pgtx.DB, schema string, key claim.Key) (found 
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l Location, err error) {
 			var h Holder
 			var name string
-			err = row.Scan(&l.Consumer, &l.Claimed, &l.Floor, &h.PID, &h.Application, &h.Client, &h.Since, &l.Starts, &name, &l.Behind, &l.BehindState, &l.Now)
+			err = row.Scan(&l.Consumer, &l.Claimed, &l.Kept, &l.Committed, &l.Floor, &h.PID, &h.Application, &h.Client, &h.Since, &l.Starts, &name, &l.Behind, &l.BehindState, &l.Now)
 			if name != "" {
 				called = append(called, name)
 			}

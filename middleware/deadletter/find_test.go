@@ -34,6 +34,7 @@ func TestFind(t *testing.T) {
 	at := find(claim.Key{EventID: done})
 	require.NotNil(t, at.Claimed)
 	assert.WithinDuration(t, at.Now, *at.Claimed, time.Minute)
+	assert.False(t, at.Kept)
 	assert.Nil(t, at.Holder)
 	at = find(claim.Key{EventID: held})
 	assert.Nil(t, at.Claimed)

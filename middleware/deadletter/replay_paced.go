@@ -218,15 +218,25 @@ func StopReplay(ctx context.Context, db pgtx.DB, schema string, id int64, by By)
 
 // ResumeReplay continues a stopped replay where it was, with another pace if pace is not nil. ContinueReplay replays the events.
 func ResumeReplay(ctx context.Context, db pgtx.DB, schema string, id int64, pace *Pace, by By) error {
+	return goOn(ctx, db, schema, "resume replay", id, pace, by, ReplayStopped, ReplayRunning)
+}
+
+// ChangePace gives a running replay another pace. The error is ErrNoSuchReplay if it does not run any more: it stays stopped.
+func ChangePace(ctx context.Context, db pgtx.DB, schema string, id int64, pace Pace, by By) error {
+	return goOn(ctx, db, schema, "change pace", id, &pace, by, ReplayRunning)
+}
+
+// goOn lets a replay in one of the states go on.
+func goOn(ctx context.Context, db pgtx.DB, schema, what string, id int64, pace *Pace, by By, states ...string) error {
 	var rate *int
 	var maxFailed *float64
 	if pace != nil {
 		if err := pace.validate(); err != nil {
-			return fmt.Errorf("resume replay: %w", err)
+			return fmt.Errorf("%s: %w", what, err)
 		}
 		rate, maxFailed = &pace.Rate, &pace.MaxFailed
 	}
-	return changeReplay(ctx, db, schema, "resume replay", id, by, "replay_resume", rate, maxFailed)
+	return changeReplay(ctx, db, schema, what, id, by, "replay_resume", rate, maxFailed, states)
 }
 
 func changeReplay(ctx context.Context, db pgtx.DB, schema, what string, id int64, by By, statement string, args ...any) error {

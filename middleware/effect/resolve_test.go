@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
@@ -58,6 +59,14 @@ func TestAudit(t *testing.T) {
 	last, err := effect.ListAudit(t.Context(), f.pool, f.schema, effect.AuditPage{Limit: 1})
 	require.NoError(t, err)
 	assert.Equal(t, found[:1], last)
+
+	require.NoError(t, effect.AuditReveal(t.Context(), f.pool, f.schema, effect.Entry{Key: "labour/a", State: "done", Response: []byte(`"secret"`)}, "ada"))
+	require.Error(t, effect.AuditReveal(t.Context(), f.pool, f.schema, effect.Entry{Key: "labour/a", State: "done"}, ""))
+	last, err = effect.ListAudit(t.Context(), f.pool, f.schema, effect.AuditPage{Limit: 1})
+	require.NoError(t, err)
+	last[0].ID, last[0].At = 0, time.Time{}
+	assert.Equal(t, []effect.Audit{{Actor: "ada", Action: "reveal", Key: "labour/a", State: "done", Before: "done"}}, last)
+	assert.Equal(t, "resolve", found[0].Action)
 }
 
 // The decision had committed and its answer was lost: the next attempt found the effect settled and reported an error.

@@ -2,6 +2,7 @@ package idempotencykey_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -31,4 +32,12 @@ func TestAudit(t *testing.T) {
 	older, err := idempotencykey.ListAudit(t.Context(), f.pool, f.schema, idempotencykey.AuditPage{Before: 2, Limit: 1})
 	require.NoError(t, err)
 	assert.Equal(t, found[1:], older)
+
+	e := idempotencykey.Entry{Service: "shop", Key: "c", Request: "POST /orders", Status: 201, Created: time.Now(), Body: []byte("secret")}
+	require.NoError(t, idempotencykey.AuditReveal(t.Context(), f.pool, f.schema, e, idempotencykey.By{Actor: "grace"}))
+	require.Error(t, idempotencykey.AuditReveal(t.Context(), f.pool, f.schema, e, idempotencykey.By{}))
+	last, err := idempotencykey.ListAudit(t.Context(), f.pool, f.schema, idempotencykey.AuditPage{Limit: 1})
+	require.NoError(t, err)
+	last[0].At = time.Time{}
+	assert.Equal(t, []idempotencykey.Audit{{ID: 3, Actor: "grace", Action: "reveal", Service: "shop", Key: "c", Request: "POST /orders", Status: 201}}, last)
 }

@@ -24,16 +24,16 @@ type Location struct {
 	Topic    string            `json:"topic"`
 	Key      string            `json:"key,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
-	Written  time.Time         `json:"written"`      // to this place, for one that was delayed
-	At       *time.Time        `json:"at,omitempty"` // retrying: the next attempt; delayed: due; archived: published; else when it failed
-	Attempts int               `json:"attempts,omitempty"`
+	Written  time.Time         `json:"written"`            // to this place, for one that was delayed
+	At       *time.Time        `json:"at,omitempty"`       // retrying: the next attempt; delayed: due; archived: published; else when it failed
+	Attempts int               `json:"attempts,omitempty"` // that failed; archived: all of them
 	Reason   string            `json:"reason,omitempty"`
 	Command  string            `json:"command,omitempty"` // an operator's, "retry" or "discard", that the relay is to carry out
 	Before   Count             `json:"before"`            // events of its shard that are sent before it
 	Behind   string            `json:"behind,omitempty"`  // the first event of its key that holds it up
 	// BehindState is that event's: "retrying", "blocked" or "dead".
 	BehindState string    `json:"behind_state,omitempty"`
-	Relay       string    `json:"relay,omitempty"` // the holder of its shard's lease, by name or ID
+	Relay       string    `json:"relay,omitempty"` // the holder of its shard's lease, by name or ID; archived: the relay that sent it
 	Held        bool      `json:"held"`            // that lease has not expired
 	Suspect     bool      `json:"suspect,omitempty"`
 	Deaths      int       `json:"deaths,omitempty"` // of relays that were sending it alone

@@ -22,6 +22,9 @@ type Count struct {
 	AtLeast bool  `json:"at_least,omitempty"` // there are N or more; with N = 0 nothing is known
 }
 
+// Known reports whether anything is known: a lower bound of 0 says nothing, and is shown as "–".
+func (c Count) Known() bool { return c.N > 0 || !c.AtLeast }
+
 func (c Count) String() string {
 	if c.AtLeast {
 		return fmt.Sprintf("≥%d", c.N)

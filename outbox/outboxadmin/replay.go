@@ -98,7 +98,7 @@ func Replay(ctx context.Context, db pgtx.DB, schema string, c ReplayConfig, by B
 	if p.ID = c.Resume; p.ID == 0 {
 		p.ID, err = BeginReplay(ctx, db, schema, c, by)
 	} else {
-		err = resumeReplay(ctx, db, schema, p.ID, c.Rate, by, false)
+		err = resumeReplay(ctx, db, schema, "resume replay", p.ID, c.Rate, by, false)
 	}
 	stopped := ""
 	if err == nil {

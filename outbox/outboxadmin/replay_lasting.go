@@ -103,14 +103,23 @@ func ResumeReplay(ctx context.Context, db pgtx.DB, schema string, id int64, rate
 	if err := errors.Join(c.validate(), by.Validate()); err != nil {
 		return fmt.Errorf("resume replay: %w", err)
 	}
-	return resumeReplay(ctx, db, schema, id, rate, by, true)
+	return resumeReplay(ctx, db, schema, "resume replay", id, rate, by, true)
+}
+
+// ChangeRate gives a running replay another rate; 0 is no limit. The error is ErrNoSuchReplay if it does not run any more: it stays stopped.
+func ChangeRate(ctx context.Context, db pgtx.DB, schema string, id int64, rate int, by By) error {
+	c := ReplayConfig{Resume: id, Rate: rate}
+	if err := errors.Join(c.validate(), by.Validate()); err != nil {
+		return fmt.Errorf("change rate: %w", err)
+	}
+	return resumeReplay(ctx, db, schema, "change rate", id, rate, by, true)
 }
 
 // resumeReplay lets a replay go on, and records it where it was stopped, or must be one that is not done.
-func resumeReplay(ctx context.Context, db pgtx.DB, schema string, id int64, rate int, by By, must bool) error {
-	return administer(ctx, db, schema, "resume replay", func(ctx context.Context, tx pgx.Tx, schema string) error {
+func resumeReplay(ctx context.Context, db pgtx.DB, schema, what string, id int64, rate int, by By, must bool) error {
+	return administer(ctx, db, schema, what, func(ctx context.Context, tx pgx.Tx, schema string) error {
 		var stopped bool
-		err := tx.QueryRow(ctx, query("replay_resume", schema), id, rate).Scan(&stopped)
+		err := tx.QueryRow(ctx, query("replay_resume", schema), id, rate, what == "change rate").Scan(&stopped)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows) && must:
 			return fmt.Errorf("%w: %d", ErrNoSuchReplay, id)
@@ -119,7 +128,7 @@ func resumeReplay(ctx context.Context, db pgtx.DB, schema string, id int64, rate
 		case err != nil || !stopped && !must:
 			return err
 		}
-		_, err = audit(ctx, tx, schema, by, "resume replay", 0, auditDetail{Replay: id})
+		_, err = audit(ctx, tx, schema, by, what, 0, auditDetail{Replay: id})
 		return err
 	})
 }

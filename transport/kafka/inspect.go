@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -37,6 +38,12 @@ func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (i tran
 	})
 	return i, err
 }
+
+// Address returns the addresses of the brokers, as configured.
+func (c Config) Address() string { return strings.Join(c.Brokers, ", ") }
+
+// Address implements transport.Addressed.
+func (t *Transport) Address() string { return t.config.Address() }
 
 // inspectPattern is Inspect of all topics that a pattern matches: the sum of their lags and the shortest of their retentions.
 func (t *Transport) inspectPattern(ctx context.Context, pattern, consumer string) (all transport.Inspection, err error) {

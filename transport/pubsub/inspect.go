@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
@@ -49,3 +50,11 @@ func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (transp
 	}
 	return i, nil
 }
+
+// Address returns the project and, if it is configured, the endpoint.
+func (c Config) Address() string {
+	return strings.TrimSpace("project " + c.ProjectID + " " + c.Endpoint)
+}
+
+// Address implements transport.Addressed.
+func (t *Transport) Address() string { return t.config.Address() }

@@ -193,6 +193,10 @@ func ofOutbox(a outboxadmin.Audit) Line {
 func ofEffect(a effect.Audit) Line {
 	l := Line{ID: a.ID, At: a.At, Actor: a.Actor, Where: "effects", Action: "resolve: " + words.EffectState(a.State), Subject: a.Key, Note: a.Note, Finished: true}
 	l.Link = "/effects?" + url.Values{"state": {"all"}, "key": {a.Key}}.Encode()
+	if a.Action != "resolve" {
+		l.Action = a.Action
+		return l
+	}
 	if l.Before = words.EffectState(a.Before); a.Reason != "" {
 		l.Before += ": " + a.Reason
 	}

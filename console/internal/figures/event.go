@@ -1,7 +1,10 @@
 package figures
 
 import (
+	"time"
+
 	"github.com/millrace-go/millrace/console/internal/format"
+	"github.com/millrace-go/millrace/console/internal/waterfall"
 	"github.com/millrace-go/millrace/internal/explain"
 )
 
@@ -47,4 +50,101 @@ func ConcludeEvent(e explain.Explanation) Verdict {
 		return Verdict{State: "pending", Text: "The outbox is too large to be searched here.", More: completed}
 	}
 	return Verdict{State: "done", Text: "It is settled.", More: completed}
+}
+
+// Life is the life of an event, as its page draws it.
+type Life struct {
+	Steps []Step
+	Gaps  []waterfall.Gap // quiet times that are shortened
+	From  time.Time       // zero: no time is known
+	Facts []Fact
+}
+
+// Step is a stage of the life, or a failed attempt of a consumer.
+type Step struct {
+	explain.Stage
+	Bar   *waterfall.Bar // nil: no time is known
+	After string         // since the life began
+	Took  string         // "": not known
+	Open  bool           // it has not ended
+}
+
+// Fact is a duration between two places.
+type Fact struct{ Name, Value string }
+
+// Live puts the stages of an event on one axis of time.
+func Live(e explain.Explanation) (life Life) {
+	var spans []waterfall.Span
+	add := func(s Step) {
+		if s.At != nil {
+			span := waterfall.Span{At: *s.At}
+			if s.Open = s.End == nil && open(s.Stage); s.Open {
+				span.End = e.Now
+			} else if s.End != nil {
+				span.End = *s.End
+			}
+			if !span.End.IsZero() && !span.End.Before(span.At) {
+				s.Took = format.Took(span.End.Sub(span.At))
+			} else {
+				span.End = time.Time{}
+			}
+			if life.From.IsZero() || span.At.Before(life.From) {
+				life.From = span.At
+			}
+			spans = append(spans, span)
+			s.Bar = new(waterfall.Bar)
+		}
+		life.Steps = append(life.Steps, s)
+	}
+	for _, s := range e.Stages {
+		add(Step{Stage: s})
+		for _, a := range s.Attempts {
+			add(Step{Stage: explain.Stage{Place: "attempt", Of: a.By, State: "failed", Why: a.Error, At: &a.At}})
+		}
+	}
+	bars, gaps := waterfall.Lay(spans)
+	life.Gaps = gaps
+	for i := range life.Steps {
+		if s := &life.Steps[i]; s.Bar != nil {
+			*s.Bar, bars = bars[0], bars[1:]
+			if after := s.At.Sub(life.From); after > 0 {
+				s.After = format.Took(after)
+			}
+		}
+	}
+	life.Facts = facts(e)
+	return life
+}
+
+// open reports whether a stage that has begun goes on.
+func open(s explain.Stage) bool {
+	switch format.Shape(s.State) {
+	case "pending", "retrying", "blocked", "dead", "doubt", "run":
+		return s.Place != "attempt" && s.Place != "output" && s.Place != "copy"
+	}
+	return false
+}
+
+func facts(e explain.Explanation) (all []Fact) {
+	var written *time.Time
+	add := func(name string, at *time.Time) {
+		if written != nil && at != nil && !at.Before(*written) {
+			all = append(all, Fact{name, format.Took(at.Sub(*written))})
+		}
+	}
+	for _, s := range e.Stages {
+		switch {
+		case s.Place == "outbox" && written == nil:
+			written = s.At
+			add("Outbox to broker", s.End)
+		case s.Place == "broker":
+			add("Outbox to first consumer", s.End)
+		}
+	}
+	for _, f := range []Fact{{"Sent by relay", e.Relay}, {"At the broker", e.Origin}} {
+		if f.Value != "" {
+			all = append(all, f)
+		}
+	}
+	return all
 }

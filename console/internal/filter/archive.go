@@ -95,3 +95,16 @@ const maxMicros = 253_370_764_800_000_000
 func Usable(text string) bool {
 	return len(text) <= 2000 && utf8.ValidString(text) && !strings.ContainsRune(text, 0)
 }
+
+// Flags returns the flags of the equivalent command, which replays to a topic at a rate; "" for the topic that an event had.
+func (a Archive) Flags(to, rate string) (flags []string) {
+	if a.Topic == "" && a.Key == "" {
+		flags = []string{"--all"}
+	}
+	for _, flag := range [][2]string{{"--topic", a.Topic}, {"--key", a.Key}, {"--since", a.Since}, {"--until", a.Until}, {"--to", to}, {"--rate", rate}} {
+		if flag[1] != "" {
+			flags = append(flags, flag[0], flag[1])
+		}
+	}
+	return flags
+}

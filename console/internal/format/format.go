@@ -2,6 +2,7 @@
 package format
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,11 +71,9 @@ var Functions = template.FuncMap{
 		return template.URL(q.Encode()) // Encode has escaped it
 	},
 	"shape": Shape,
-	"took": func(d time.Duration) string {
-		if d < time.Second {
-			return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + " ms"
-		}
-		return Age(d)
+	"took":  Took,
+	"broker": func(kind string) string {
+		return cmp.Or(map[string]string{"kafka": "Kafka", "pubsub": "Pub/Sub"}[kind], kind)
 	},
 	"stateOfEffects": func(state string) string {
 		if state == "open" {
@@ -138,6 +137,14 @@ func Age(d time.Duration) string {
 	return words.Duration(d)
 }
 
+// Took formats a duration of something that has ended.
+func Took(d time.Duration) string {
+	if d < time.Second {
+		return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + " ms"
+	}
+	return Age(d)
+}
+
 // Plural formats a number with the word for it.
 func Plural[N int | int64](n N, one, many string) string {
 	return Number(n) + " " + words.Pick(n, one, many)
@@ -166,6 +173,8 @@ func Shape(state string) string {
 		return "done"
 	case "delayed", "will":
 		return "pending"
+	case "failed":
+		return "retrying"
 	case "redirected", "stopped":
 		return "paused"
 	case "rejected":
@@ -180,4 +189,12 @@ func Error(err error) string {
 		return "The database did not answer in time. It may be busy; narrow the filter, or try again."
 	}
 	return err.Error()
+}
+
+// Events is a number of events for a button.
+func Events(n outboxadmin.Count) string {
+	if n.AtLeast {
+		return Count(n) + " events"
+	}
+	return Count(n) + " " + words.Pick(n.N, "event", "events")
 }

@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"strings"
 )
 
 // FromThisMachine reports whether a request is from this machine and for this machine, and does not look as if a proxy has forwarded it.
@@ -27,4 +29,17 @@ func loopbackHost(hostport string) bool {
 	}
 	addr, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// At returns a copy of the request with the path of another page.
+func At(r *http.Request, page string) *http.Request {
+	other := r.Clone(r.Context())
+	u, err := url.Parse(page)
+	if err != nil {
+		u = &url.URL{Path: "/"}
+	}
+	db, _, _ := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
+	other.URL = &url.URL{Path: u.Path}
+	other.SetPathValue("db", db)
+	return other
 }

@@ -2,8 +2,11 @@
 package live
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -73,4 +76,10 @@ func (s *Streams) Serve(w http.ResponseWriter, r *http.Request, current func() s
 			return
 		}
 	}
+}
+
+// Version returns a text that changes when one of the versions does.
+func Version(told []string) string {
+	sum := sha256.Sum256([]byte(strings.Join(told, " ")))
+	return hex.EncodeToString(sum[:8])
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/millrace-go/millrace/console/internal/format"
 )
 
 // Mask has the names, in lower case, of fields and headers whose values are hidden.
@@ -20,10 +22,11 @@ type Header struct{ Name, Value string }
 
 // Body is a payload for display.
 type Body struct {
-	Hidden string // why the payload is not shown
-	Text   string
-	Bytes  int
-	Cut    bool
+	Hidden  string // why the payload is not shown
+	Covered bool   // it is shown on demand
+	Text    string
+	Bytes   int
+	Cut     bool
 }
 
 // maxBody bounds how much of a payload a page shows, in bytes.
@@ -141,4 +144,19 @@ func (m Mask) Has(value any) bool {
 		return slices.ContainsFunc(v, m.Has)
 	}
 	return false
+}
+
+// Form returns the text of a payload of size bytes for a form, or why no form can edit it. most limits its size, in bytes.
+func (m Mask) Form(payload []byte, size, most int) (text, why string) {
+	value, isJSON := ParseJSON(payload)
+	text = Indented(payload)
+	switch {
+	case len(payload) != size || len(text) > most:
+		return "", fmt.Sprintf("The payload is too large for a form, which takes %s bytes.", format.Number(most))
+	case !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\r"):
+		return "", "The payload is not text that a form sends back as it is."
+	case len(m) > 0 && (!isJSON || m.Has(value)):
+		return "", "The payload has, or may have, fields that are masked."
+	}
+	return text, ""
 }

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/console"
 	"github.com/millrace-go/millrace/framework/internal/source"
 	"github.com/millrace-go/millrace/outbox/brokermigration"
 	"github.com/millrace-go/millrace/transport"
@@ -103,4 +105,24 @@ func Admit(ctx context.Context, pool *pgxpool.Pool, schema, broker string) error
 		return fmt.Errorf("the broker of the fleet: %w", err)
 	}
 	return nil
+}
+
+// Seen is the service's broker for its console; none if the transport cannot be asked. The console has a connection of its own, so that
+// what it asks delays no event, and so that it can break off.
+func Seen(t transport.Transport, settings func() (transport.Driver, transport.Settings, error), subscriptions func() []console.Subscription) []console.Broker {
+	_, pings := t.(transport.Pinger)
+	if _, inspects := t.(transport.Inspector); !inspects || !pings {
+		return nil
+	}
+	b := console.Broker{Name: t.Name(), Subscriptions: subscriptions, Open: func(ctx context.Context, patience time.Duration) (transport.Transport, error) {
+		_, s, err := settings()
+		if err != nil {
+			return nil, err
+		}
+		return Open(ctx, t.Name(), s, transport.Environment{Logger: slog.New(slog.DiscardHandler), DrainTimeout: patience})
+	}}
+	if at, ok := t.(transport.Addressed); ok {
+		b.Address = at.Address()
+	}
+	return []console.Broker{b}
 }

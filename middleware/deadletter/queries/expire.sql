@@ -10,7 +10,7 @@ where f.state = 'dead' and f.failed_at >= $3::timestamptz and (f.failed_at, f.id
   and f.failed_at < now() - k.seconds * interval '1 second'
   and ($5::bigint[] is null or f.id = any ($5))
   and not exists (select from {schema}.claim_audit a
-      where a.event_id = f.event_id and a.consumer = c.name and a.at >= now() - k.seconds * interval '1 second')
+      where a.event_id = f.event_id and a.consumer = c.name and a.action <> 'reveal' and a.at >= now() - k.seconds * interval '1 second')
   and not exists (select from {schema}.claim_replay r
       where r.state = 'running' and r.stepped_at > now() - interval '1 day' and f.id > r.above and f.id <= r.up_to)
 order by f.failed_at, f.id

@@ -7,11 +7,13 @@ with held as materialized (
     from pg_locks k join pg_database d on d.oid = k.database
     where k.locktype = 'advisory' and k.granted and k.objsubid = 1 and d.datname = current_database()
 )
-select c.name, p.claimed_at, c.floor, coalesce(h.pid, 0), coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), a.xact_start,
+select c.name, p.claimed_at, coalesce(p.kept, false), p.committed, c.floor, coalesce(h.pid, 0), coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), a.xact_start,
        n.starts, coalesce(own.event_id, ''), coalesce(b.event_id, ''), coalesce(b.state, ''), clock_timestamp()
 from unnest($1::text[], $2::bigint[]) as l (name, lock)
 join {schema}.consumer c on c.name = l.name
-left join lateral (select min(r.claimed_at) as claimed_at from {schema}.processed r where r.event_id = any($3::uuid[]) and r.consumer = c.id) p on true
+left join lateral (
+    select r.claimed_at, r.kept, case when r.kept is null and current_setting('track_commit_timestamp') = 'on' then pg_xact_commit_timestamp(r.xmin) end as committed
+    from {schema}.processed r where r.event_id = any($3::uuid[]) and r.consumer = c.id order by r.claimed_at limit 1) p on true
 left join lateral (
     select max(s.starts) as starts from {schema}.claim_start s
     where s.consumer = c.id and s.record = any($3) and (s.starts > 0 or not exists (

@@ -32,10 +32,11 @@ create table {schema}.effect_retention (
     primary key (service, keep)                  -- a service that has changed it has two: processes with the old one may still run
 );
 
--- What people decided.
+-- What people decided, and whose response they saw.
 create table {schema}.effect_resolution (
     id          bigint      generated always as identity primary key,
     resolved_at timestamptz not null default now(),
+    action      text        not null default 'resolve', -- resolve, reveal
     key         text        not null,
     state       text        not null,
     before      text        not null, -- the state that it was in

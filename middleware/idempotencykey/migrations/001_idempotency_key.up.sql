@@ -33,7 +33,7 @@ create table {schema}.idempotency_key_audit (
     at          timestamptz not null default now(),
     actor       text        not null,
     db_user     text        not null default session_user,
-    action      text        not null, -- forget
+    action      text        not null, -- forget, reveal
     service     text        not null,
     key         text        not null,
     request     text        not null,

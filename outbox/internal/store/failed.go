@@ -101,7 +101,7 @@ func (r *Relay) SettleFailed(ctx context.Context, a step.SettleFailed) step.Fail
 	keys := slices.DeleteFunc(slices.Clone(a.Keys), func(k string) bool { return k == "" })
 	answer, left := step.FailedSettled{Ref: a.Ref}, map[string]bool{}
 	answer.Err = r.transact(ctx, r.flushed(
-		statement{sql: r.sql.done, args: []argument{int8s(a.Done)}},
+		statement{sql: r.sql.done, args: r.signed(int8s(a.Done))},
 		statement{sql: r.sql.again, args: []argument{int8s(ids), texts(states), int4s(attempts), texts(reasons), int4s(retry)}},
 		inOrder,
 		r.promote(a.Shard, keys),

@@ -265,7 +265,7 @@ func (r *Relay) deletePlaced(ctx context.Context, rows []step.ShardRow) error {
 	seqs := array(pgtype.Int8ArrayOID, pgtype.Int8OID, n, 8, func(b []byte, i int) []byte { return binary.BigEndian.AppendUint64(b, uint64(rows[i].Seq)) })
 	ids := array(pgtype.TextArrayOID, pgtype.TextOID, n, 40, func(b []byte, i int) []byte { return append(b, rows[i].EventID...) })
 	deleted := 0
-	err := r.transact(ctx, r.flushed(byPlace, statement{sql: r.sql.delete, args: []argument{places, seqs, ids}, row: func(v [][]byte) error {
+	err := r.transact(ctx, r.flushed(byPlace, statement{sql: r.sql.delete, args: r.signed(places, seqs, ids), row: func(v [][]byte) error {
 		deleted = int(asInt8(v[0]))
 		return nil
 	}})...)
@@ -285,7 +285,15 @@ func (r *Relay) deleteMoved(ctx context.Context, rows []step.ShardRow) error {
 		shards[i], seqs[i], ids[i] = d.Shard, d.Seq, d.EventID
 	}
 	return r.transact(ctx, r.flushed(inOrder, statement{sql: `select set_config('synchronous_commit', 'off', true)`},
-		statement{sql: r.sql.deleteMoved, args: []argument{int2s(shards), int8s(seqs), texts(ids)}})...)
+		statement{sql: r.sql.deleteMoved, args: r.signed(int2s(shards), int8s(seqs), texts(ids))})...)
+}
+
+// signed adds the relay's name to the arguments of a statement that may archive rows.
+func (r *Relay) signed(args ...argument) []argument {
+	if r.archive > 0 {
+		args = append(args, text(r.name))
+	}
+	return args
 }
 
 // flushed makes the transaction wait for the disk if deletes must be durable.

@@ -196,7 +196,7 @@ func printShards(a *cli.App, r *outboxadmin.Report, all bool) {
 
 // counted formats a count of a topic: "–" if none of the rows that were counted is the topic's, and others were not counted.
 func counted(c outboxadmin.Count) string {
-	if c.N == 0 && c.AtLeast {
+	if !c.Known() {
 		return "–"
 	}
 	return c.String()

@@ -51,7 +51,7 @@
     if (!paused && waiting) { waiting = 0; refresh(); }
   };
 
-  if (body.dataset.live && document.querySelector("main form[method=post]") === null) { // a form that somebody fills in stays as it is
+  if (body.dataset.live && document.querySelector("main form[method=post]:not(.reveal)") === null) { // a form that somebody fills in stays as it is
     let version = body.dataset.version, slow, later;
     const alive = () => { lost.hidden = true; clearTimeout(slow); slow = setTimeout(() => { lost.hidden = false; }, 15000); };
     const connect = () => {

@@ -150,7 +150,9 @@ create table {schema}.outbox_archive (
     key          text        not null,
     headers      bytea       not null,
     payload      bytea       not null,
-    created_at   timestamptz not null
+    created_at   timestamptz not null,
+    relay        text        not null default '', -- the one that sent it, as its row names it
+    attempts     int         not null default 1  -- how often it was sent alone or in a batch until the broker took it; outages do not count
 ) partition by range (published_at);
 create index outbox_archive_event on {schema}.outbox_archive (event_id);
 create index outbox_archive_published on {schema}.outbox_archive (published_at);
@@ -160,7 +162,7 @@ create table {schema}.outbox_audit (
     id     bigint      generated always as identity primary key,
     at     timestamptz not null default now(),
     actor  text        not null,
-    action text        not null,               -- retry, discard, replay, stop replay, resume replay; of a topic pause, resume, redirect, end redirect, discard
+    action text        not null,               -- retry, discard, replay, stop replay, resume replay, change rate; of a topic pause, resume, redirect, end redirect, discard
     events bigint      not null,               -- how many it concerned; of a replay, how many were replayed so far
     detail jsonb       not null default '{}'
 );

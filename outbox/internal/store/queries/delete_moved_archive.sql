@@ -11,5 +11,5 @@ with gone as (
         ) as there))
     returning shard, seq, event_id, topic, key, headers, payload, created_at, replayed
 )
-insert into {schema}.outbox_archive (shard, seq, event_id, topic, key, headers, payload, created_at)
-select shard, seq, event_id, topic, key, headers, payload, created_at from gone where not replayed
+insert into {schema}.outbox_archive (shard, seq, event_id, topic, key, headers, payload, created_at, relay)
+select shard, seq, event_id, topic, key, headers, payload, created_at, $4::text from gone where not replayed

@@ -15,6 +15,7 @@ create table {schema}.processed (
     event_id   uuid        not null,             -- the UUIDv7 itself, with the due time of a delayed one; else a hash that begins with ff
     consumer   smallint    not null,
     claimed_at timestamptz not null default now(),
+    kept       boolean,                          -- not written by the transaction that handled the event, so claimed_at is not when that was
     primary key (event_id, consumer)
 ) partition by range (event_id);
 
@@ -70,7 +71,7 @@ begin
             end if;
             execute format('create table %s (like {schema}.processed including all)', name);
             execute format('with due as (delete from {schema}.processed_ahead where record >= %L and record < %L returning record, consumer)
-                insert into %s (event_id, consumer) select record, consumer from due',
+                insert into %s (event_id, consumer, kept) select record, consumer, true from due',
                 {schema}.processed_bound(day), {schema}.processed_bound(day + 1), name);
             execute format('alter table {schema}.processed attach partition %s for values from (%L) to (%L)',
                 name, {schema}.processed_bound(day), {schema}.processed_bound(day + 1));
@@ -108,11 +109,11 @@ begin
         record := hash;
     end if;
     begin
-        insert into {schema}.processed (event_id, consumer) values (record, of) on conflict do nothing;
+        insert into {schema}.processed (event_id, consumer, kept) values (record, of, true) on conflict do nothing;
         return found;
     exception when check_violation then -- no day
     end;
-    insert into {schema}.processed (event_id, consumer) values (hash, of) on conflict do nothing;
+    insert into {schema}.processed (event_id, consumer, kept) values (hash, of, true) on conflict do nothing;
     fresh := found;
     return {schema}.processed_early(record, of) and fresh;
 end
@@ -256,7 +257,7 @@ create table {schema}.claim_audit (
     id       bigint      generated always as identity primary key,
     at       timestamptz not null default now(),
     actor    text        not null,
-    action   text        not null,               -- edit, replay, discard
+    action   text        not null,               -- edit, replay, discard, reveal
     consumer text        not null,
     event_id text        not null,
     detail   jsonb       not null default '{}'

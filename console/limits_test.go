@@ -1,0 +1,58 @@
+package console_test
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Somebody who acts too often is asked to wait, and is told how long. Nothing is changed meanwhile.
+func TestActionsAreLimited(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.page.Limit(2, time.Hour)
+	form := s.form(s.get(http.StatusOK, "/do/pause?topic=t"))
+	s.post(http.StatusOK, "/do/pause", form)
+	s.post(http.StatusConflict, "/do/pause", form) // it is paused already, which was an attempt
+	got, page := s.send("/do/pause", form)
+	assert.Equal(t, http.StatusTooManyRequests, got.Status)
+	seconds, err := strconv.Atoi(got.Header.Get("Retry-After"))
+	require.NoError(t, err)
+	assert.InDelta(t, 3600, seconds, 300)
+	assert.Contains(t, text(page), "You act too often. Wait ")
+	assert.Contains(t, text(page), "Nothing was changed.")
+	assert.Equal(t, 1, s.count(`select count(*) from {schema}.outbox_audit`))
+	s.get(http.StatusOK, "/do/pause?topic=t")
+}
+
+// A discard of more events than end within ActTimeout was cut off in the middle.
+func TestADiscardOfTooManyIsRefused(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.exec(`insert into {schema}.consumer (name) values ('shop/book')`)
+	s.exec(`insert into {schema}.claim_failed_count values (1, 'dead', 'abcdef01', 50001, now())`)
+	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, attempts, reason, error, handler, topic, headers, payload, first_at, failed_at)
+		select 1, md5(n::text)::uuid, 'e' || n, '', 'dead', 3, 'attempts', 'no user', 'h', 't', convert_to('{"uuid": "", "metadata": {}}', 'UTF8'), '', now(), now() from generate_series(1, 2001) n`)
+	for _, path := range []string{"/do/discard?consumer=shop%2Fbook", "/do/discard?topic=t"} {
+		page := text(s.get(http.StatusOK, path))
+		assert.Contains(t, page, "more than 50,000 events, which does not end while a page waits. Narrow the filter, or run the command: millrace dead discard", path)
+		assert.NotContains(t, page, "for the audit", path)
+	}
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/discard?consumer=shop%2Fbook&event=e7")), "for the audit", "a narrower one goes on")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/replay?consumer=shop%2Fbook")), "for the audit", "a replay lasts")
+
+	// Where consumers cannot be read, there may be any number.
+	s.exec(`delete from {schema}.claim_failed_count where events = 50001`)
+	within := func(says string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Contains(text(s.get(http.StatusOK, "/do/discard?topic=t")), says) }, wait, pause)
+	}
+	within("for the audit")
+	s.exec(`alter table {schema}.claim_key rename column full_since to away`)
+	within("more than 50,000 events")
+}
