@@ -165,5 +165,5 @@ func plus(a, b outboxadmin.Count) outboxadmin.Count {
 
 // liveFleet streams changes of the page of all databases. Rights are checked when the stream begins.
 func (q *request) liveFleet(granted []*request) {
-	q.streams.Serve(q.w, q.r, func() string { return live.Version(of(granted, (*request).told)) })
+	q.streams.Serve(q.w, q.r, func() string { return live.Version(of(granted, (*request).now)) })
 }

@@ -160,7 +160,7 @@ func (q *request) render(status int, name, title, section string, content any) {
 			v.Databases = append(v.Databases, of.db.Name)
 		}
 	}
-	v.Now, v.Version = v.Nav.Now, q.told()
+	v.Now, v.Version = v.Nav.Now, q.told(v.Nav)
 	q.write(status, name, v)
 }
 
@@ -199,10 +199,11 @@ func (q *request) forget() {
 	q.seen = nil
 }
 
-// told returns the version of the current figures, with what brokers said last. It is the same for all pages of the database.
-func (q *request) told() string {
-	return q.db.Snapshot(q.ctx()).Told() + q.brokers.Told(q.db.Name)
-}
+// told returns the version of the figures, with what brokers said last. It is the same for all pages of the database.
+func (q *request) told(s figures.Snapshot) string { return s.Told() + q.brokers.Told(q.db.Name) }
+
+// now returns the version of the current figures.
+func (q *request) now() string { return q.told(q.db.Snapshot(q.ctx())) }
 
 // judge returns what is wrong with the database.
 func (q *request) judge() figures.Judgement {
@@ -212,8 +213,9 @@ func (q *request) judge() figures.Judgement {
 // live streams changes of the figures to an open page. All streams of a database share its snapshot.
 func (q *request) live() error {
 	q.streams.Serve(q.w, q.r, func() string {
-		q.brokers.Look(q.ctx(), q.db.Name, q.db.Snapshot(q.ctx()).Topics)
-		return q.told()
+		s := q.db.Snapshot(q.ctx())
+		q.brokers.Look(q.ctx(), q.db.Name, s.Topics)
+		return q.told(s)
 	})
 	return nil
 }
