@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -126,9 +127,11 @@ func TestMetricNames(t *testing.T) {
 		cfg.Telemetry.MeterProvider = provider
 		if broker == "pubsub" {
 			cfg.Outbox.Source = outbox.WAL
-			t.Cleanup(func() {
-				_, err := w.pool.Exec(context.Background(), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where starts_with(slot_name, $1)`, w.schema+"_outbox_")
-				assert.NoError(t, err)
+			t.Cleanup(func() { // the server may take a moment to see that nobody reads the slot
+				assert.Eventually(t, func() bool {
+					_, err := w.pool.Exec(context.Background(), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where starts_with(slot_name, $1)`, w.schema+"_outbox_")
+					return err == nil
+				}, wait, 50*time.Millisecond)
 			})
 		}
 		svc := w.service(cfg)
@@ -139,7 +142,10 @@ func TestMetricNames(t *testing.T) {
 		stop := w.start(svc)
 		get(t, svc, "/nothing", nil)
 		if broker == "pubsub" {
-			w.eventually("the ledger runs", func() bool { return slices.Contains(gathered(t, registry), "millrace_effect_in_doubt") })
+			w.eventually("the ledger and the relay run", func() bool {
+				names := gathered(t, registry)
+				return slices.Contains(names, "millrace_effect_in_doubt") && slices.Contains(names, "millrace_outbox_log_reads")
+			})
 		}
 		if broker == "transactional" {
 			w.eventually("transactions are observed", func() bool { return slices.Contains(gathered(t, registry), "millrace_kafka_transactions_total") })
