@@ -24,25 +24,14 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// logged is a fixture whose relays read the log, and nothing else wakes them.
+// logged is a fixture whose relays read the log, and nothing else wakes them. Its server is its own: a new slot waits for the transactions of
+// the whole server.
 func logged(t testing.TB) *fixture {
-	f := newFixture(t)
-	t.Cleanup(f.forgetLog)
-	return f
+	return newCluster(t, devtest.PoolOn(t, devtest.Postgres(t, devstack.ServerConfig{}).DSN()), "logged").fixture
 }
 
 // slot is the name of the slot that relays read.
 func (f *fixture) slot() string { return store.SlotName(f.pool.Config().ConnConfig.Database, f.schema) }
-
-// forgetLog drops the slot, once nobody reads it, and the publication.
-func (f *fixture) forgetLog() {
-	assert.Eventually(f.t, func() bool {
-		_, err := f.pool.Exec(context.Background(), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, f.slot())
-		return err == nil
-	}, longEnough, 20*time.Millisecond)
-	_, err := f.pool.Exec(context.Background(), `drop publication if exists `+pgx.Identifier{store.PublicationName(f.schema)}.Sanitize())
-	assert.NoError(f.t, err)
-}
 
 var fromTheLog = outbox.RelayConfig{Source: outbox.WAL, PollInterval: time.Hour, PollOnly: true, LeaseTTL: 2 * time.Second}
 
