@@ -108,7 +108,7 @@ func TestJSONIsOneLine(t *testing.T) {
 		"claim": {
 			"exec_vs_bare_commit", "exec_vs_bare_commit_32", "queue_vs_bare_commit", "queue_vs_bare_commit_32",
 			"queue_vs_bare_commit_rtt", "lazy_exec_vs_bare_commit", "lazy_queue_vs_bare_commit", "lazy_exec_vs_bare_commit_rtt",
-			"lazy_queue_vs_bare_commit_rtt", "lazy_queue_vs_five_statements_rtt", "exec_vs_five_statements", "exec_vs_five_statements_32", "queue_vs_five_statements",
+			"lazy_queue_vs_bare_commit_rtt", "lazy_exec_vs_bare_commit_rtt_slow_disk", "lazy_queue_vs_bare_commit_rtt_slow_disk", "lazy_queue_vs_five_statements_rtt", "exec_vs_five_statements", "exec_vs_five_statements_32", "queue_vs_five_statements",
 			"queue_vs_five_statements_32", "group_vs_bare_commit", "deferred_vs_sync", "exec_vs_bare_commit_slow_disk",
 			"queue_vs_bare_commit_slow_disk", "group_vs_bare_commit_slow_disk", "deferred_vs_sync_slow_disk", "fail_fast_vs_blocking",
 			"processed_3m_vs_empty", "deduplicator_vs_exec",
