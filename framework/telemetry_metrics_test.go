@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -20,6 +19,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -127,12 +127,7 @@ func TestMetricNames(t *testing.T) {
 		cfg.Telemetry.MeterProvider = provider
 		if broker == "pubsub" {
 			cfg.Outbox.Source = outbox.WAL
-			t.Cleanup(func() { // the server may take a moment to see that nobody reads the slot
-				assert.Eventually(t, func() bool {
-					_, err := w.pool.Exec(context.Background(), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where starts_with(slot_name, $1)`, w.schema+"_outbox_")
-					return err == nil
-				}, wait, 50*time.Millisecond)
-			})
+			devtest.DropSlots(t, w.pool, w.schema+"_outbox_")
 		}
 		svc := w.service(cfg)
 		require.NoError(t, handle(svc, w.name("c"), w.topic("one"), func(context.Context, string) error { return nil }))

@@ -67,7 +67,7 @@ func modesOfCase(name string) map[string]claim.Config {
 		return modes
 	}
 	all, some := slices.Sorted(maps.Keys(modes)), map[string]claim.Config{}
-	first := int(crc32.ChecksumIEEE([]byte(name)) % 4)
+	first := int(crc32.ChecksumIEEE([]byte(name)) % uint32(len(all)))
 	for i := range devtest.Storm(len(all), 1) {
 		mode := all[(first+i)%len(all)]
 		some[mode] = modes[mode]

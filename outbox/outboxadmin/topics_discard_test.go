@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
@@ -48,12 +49,7 @@ func testDiscardPending(t *testing.T, source outbox.Source) {
 	f := newFixture(t)
 	operator := f.as("_o", func(r string) outboxadmin.GrantRoles { return outboxadmin.GrantRoles{Operator: r} })
 	by := outboxadmin.By{Actor: "ada", Note: "test data"}
-	t.Cleanup(func() { // f.pool's relays have ended
-		assert.Eventually(t, func() bool {
-			_, err := f.pool.Exec(context.Background(), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where starts_with(slot_name, $1)`, f.schema+"_outbox_")
-			return err == nil
-		}, time.Minute, 20*time.Millisecond)
-	})
+	devtest.DropSlots(t, f.pool, f.schema+"_outbox_") // f.relay's relays have ended by then
 	discard := func(ctx context.Context, s outboxadmin.PendingSelection) (int64, error) {
 		s.Topic = "stopped"
 		return outboxadmin.DiscardPending(ctx, operator.pool, f.schema, s, by)

@@ -89,6 +89,24 @@ func own(t testing.TB, kind, drop string) (called, dsn string) {
 	return called, dsn
 }
 
+// DropSlots drops the replication slots whose names begin with prefix, when the test ends. The server may take a moment to see that nobody
+// reads a slot any more.
+func DropSlots(t testing.TB, pool *pgxpool.Pool, prefix string) {
+	t.Helper()
+	t.Cleanup(func() {
+		for end := time.Now().Add(cleanupTimeout); ; time.Sleep(20 * time.Millisecond) {
+			_, err := pool.Exec(context.Background(), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where starts_with(slot_name, $1)`, prefix)
+			if err == nil {
+				return
+			}
+			if time.Now().After(end) {
+				t.Errorf("drop the slots %s…: %v", prefix, err)
+				return
+			}
+		}
+	})
+}
+
 // execute runs the statements on a new connection.
 func execute(ctx context.Context, dsn, statements string) error {
 	conn, err := pgx.Connect(ctx, dsn)
