@@ -178,23 +178,16 @@ func (w *Wal) Dial(ctx context.Context) (*pgconn.PgConn, error) {
 // Create creates the slot, on a connection of Dial. On PostgreSQL 17 and later it is one that standbys may synchronize, so that it survives
 // a failover. It waits for the transactions that have written something and still run.
 func (w *Wal) Create(ctx context.Context, conn *pgconn.PgConn) error {
-	version, _ := strconv.Atoi(first(conn.ParameterStatus("server_version")))
+	var version int
+	if _, err := fmt.Sscanf(conn.ParameterStatus("server_version"), "%d", &version); err != nil {
+		return fmt.Errorf("read the server's version: %w", err)
+	}
 	failover := ""
 	if version >= 17 {
 		failover = ", false, false, true"
 	}
 	_, err := conn.Exec(ctx, `select pg_create_logical_replication_slot('`+w.Slot+`', 'pgoutput'`+failover+`)`).ReadAll()
 	return err
-}
-
-// first returns the number at the beginning of a version.
-func first(version string) string {
-	for i, c := range version {
-		if c < '0' || c > '9' {
-			return version[:i]
-		}
-	}
-	return version
 }
 
 // End returns the end of the log and when the server started, on a connection of Dial.
