@@ -170,7 +170,7 @@ func (q *request) act() error {
 	done, err := a.run(ctx, &q.db.Database, form, by)
 	q.forget()
 	if errors.Is(err, act.ErrChanged) {
-		return q.confirm(a, form, strings.ToUpper(err.Error()[:1])+err.Error()[1:]+". Nothing was changed.", http.StatusConflict)
+		return q.confirm(a, form, words.Sentence(err.Error())+". Nothing was changed.", http.StatusConflict)
 	}
 	if err != nil {
 		q.cfg.Logger.ErrorContext(ctx, "console action failed", "action", q.r.PathValue("action"), "user", q.user, "error", err)

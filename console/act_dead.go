@@ -29,11 +29,11 @@ func planDiscard(q *request, f url.Values) (plan, error) {
 	p, err := q.planDead(f, act.Discardable, "discard")
 	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+format.Events(p.N), true
 	p.Explain = "They are given up for good, and nothing brings them back. Later events of their keys go on."
-	atMost := int64(0)
-	for _, c := range q.snapshot().Consumers {
+	s, atMost := q.snapshot(), int64(0)
+	for _, c := range s.Consumers {
 		atMost += int64(c.Dead + c.Retrying + c.Blocked)
 	}
-	if s := q.snapshot(); s.Errors["consumers"] != "" || s.Consumers == nil {
+	if s.Errors["consumers"] != "" || s.Consumers == nil {
 		atMost = math.MaxInt64 // there may be any number
 	}
 	p.tooMany(atMost)

@@ -179,8 +179,5 @@ func (e *evidence) attempts(f *deadletter.Event) string {
 	case f.Attempts == 0:
 		return "No attempt has failed since; " + last
 	}
-	return upper(words.HaveFailed(f.Attempts)) + "; " + last
+	return words.Sentence(words.HaveFailed(f.Attempts)) + "; " + last
 }
-
-// upper capitalizes the first letter.
-func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }

@@ -122,7 +122,7 @@ func (e *evidence) atOutbox(l outboxadmin.Location) Stage {
 			s.Why = e.overdue(&s, l, at)
 		}
 	case "retrying":
-		s.Why = fmt.Sprintf("%s: %s.", upper(words.HaveFailed(l.Attempts)), reason)
+		s.Why = fmt.Sprintf("%s: %s.", words.Sentence(words.HaveFailed(l.Attempts)), reason)
 		if at.After(e.now) {
 			s.Why += " The next attempt is due " + words.When(e.now, at) + "."
 			s.Next = []string{e.Command(e.eventID, "outbox", "retry")}

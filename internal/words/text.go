@@ -12,6 +12,14 @@ func Graphic(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsGraphic(r) })
 }
 
+// Sentence capitalizes the first letter.
+func Sentence(text string) string {
+	if text == "" {
+		return ""
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
+}
+
 // OneLine makes untrusted text safe for a terminal. Text that is safe is returned unchanged.
 func OneLine(text string) string {
 	if Graphic(text) {

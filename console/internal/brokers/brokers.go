@@ -3,8 +3,6 @@ package brokers
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -97,15 +95,11 @@ func (b *Brokers) Lately(db string) []figures.Broker {
 
 // Told returns a text that changes with each answer of the brokers.
 func (b *Brokers) Told(db string) string {
-	if len(b.all) == 0 {
-		return ""
-	}
 	var said []string
 	for _, of := range b.said(db) {
 		said = append(said, strconv.FormatInt(of.At.UnixNano(), 10))
 	}
-	sum := sha256.Sum256([]byte(strings.Join(said, " ")))
-	return hex.EncodeToString(sum[:8])
+	return strings.Join(said, " ")
 }
 
 // said returns the last answers.

@@ -57,7 +57,7 @@ func Answered(a doctor.BrokerAnswer) Broker {
 			of.Without = append(of.Without, t.Of.Consumer)
 		case t.Found.Lag < 0:
 			of.silent = true
-		case t.Found.Lag >= 0 && (t.Found.Lag >= of.Unread.N || of.Behind == ""):
+		case t.Found.Lag >= of.Unread.N || of.Behind == "":
 			of.Unread, of.Behind = outboxadmin.Count{N: t.Found.Lag}, t.Of.Consumer
 		}
 	}

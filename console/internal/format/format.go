@@ -56,10 +56,10 @@ var Functions = template.FuncMap{
 	"cause":    Cause,
 	"plural":   Plural[int],
 	"remedy": func(text string) string { // capitalizes a sentence; a command stays as it is
-		if strings.HasPrefix(text, "millrace ") || text == "" {
+		if strings.HasPrefix(text, "millrace ") {
 			return text
 		}
-		return strings.ToUpper(text[:1]) + text[1:]
+		return words.Sentence(text)
 	},
 	"q": func(pairs ...string) template.URL {
 		q := url.Values{}
