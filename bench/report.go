@@ -29,6 +29,7 @@ type report struct {
 type rates struct {
 	name, note string
 	perRun     []float64
+	busy       []float64 // the share of the machine's processors that worked in each run, 0 to 1; not every scenario notes it
 }
 
 // ratios compare two series run by run, so that what slows the machine for a while slows both. They may also be a
@@ -85,11 +86,11 @@ func (r *report) writeTable(out io.Writer) error {
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if len(r.rates) > 0 {
-		fmt.Fprintf(table, "\n%s\tmedian\tmin\tmax\truns\t\t\n", r.unit)
+		fmt.Fprintf(table, "\n%s\tmedian\tmin\tmax\truns\tbusy\t\n", r.unit)
 	}
 	for _, one := range r.rates {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t\t\n", one.name, thousands(median(one.perRun)),
-			thousands(slices.Min(one.perRun)), thousands(slices.Max(one.perRun)), len(one.perRun))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\t\n", one.name, thousands(median(one.perRun)),
+			thousands(slices.Min(one.perRun)), thousands(slices.Max(one.perRun)), len(one.perRun), percent(one.busy))
 	}
 	fmt.Fprint(table, "\t\t\t\t\t\t\nrun by run\tmedian\tmin\tmax\truns\t\t\n")
 	for _, one := range r.ratios {

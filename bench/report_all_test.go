@@ -26,7 +26,7 @@ func canned(t *testing.T) []scenario {
 		of("relay-drain", func() (*report, error) {
 			return &report{
 				title: "a backlog", facts: []string{"PostgreSQL 15.1 (here), fsync=off"}, unit: "rows/s",
-				rates: []rates{{"relay", "one | relay", []float64{1000, 3000, 2000}}},
+				rates: []rates{{name: "relay", note: "one | relay", perRun: []float64{1000, 3000, 2000}, busy: []float64{0.5, 0.97, 1}}},
 				ratios: []ratios{
 					{name: "vs_skip_locked", perRun: []float64{1.996, 1, 3}}, // 2.00 as it is shown
 					{name: "vs_watermill_sql", perRun: []float64{6}},         // by the target of -quick
@@ -62,7 +62,7 @@ func TestReport(t *testing.T) {
 		"\n| `cost_large_vs_small` | 2.10 | 2.10 | 2.10 | 1 |  | ≤ 2 | **missed** |\n",
 		"\n| `vs_oagudo` | 0.50 | 0.50 | 0.50 | 1 |  |  |  |\n",
 		"\n| `other_process_p99_ms` | 20.00 | 20.00 | 20.00 | 1 | ms | ≤ 20 | met |\n",
-		"\n| relay | 2,000 | 1,000 | 3,000 | 3 | one \\| relay |\n",
+		"\n| relay | 2,000 | 1,000 | 3,000 | 3 | 97% | one \\| relay |\n",
 		"## pubsub\n", "**Failed, so there are no figures**: the broker is away really\n",
 		"| Go | go", "| processors | ", "| revision of Millrace | ",
 	} {
@@ -92,7 +92,7 @@ func TestReportPage(t *testing.T) {
 	text := string(content)
 	for _, want := range []string{
 		"claim nothing from it", "<strong>4 of 13 targets met.</strong>", "<li>relay-drain vs_forwarder is 9.99, asked is ≥ 10</li>",
-		`>2.00 (≥ 2)</text>`, `>4.00 ms (≤ 5)</text>`, `>vs_oagudo</text>`, `>2,000</text>`, "the broker is away", `<td class="pale">one | relay</td>`, "PostgreSQL 15.1 (here), fsync=off",
+		`>2.00 (≥ 2)</text>`, `>4.00 ms (≤ 5)</text>`, `>vs_oagudo</text>`, `>2,000 (97% busy)</text>`, "the broker is away", `<td class="pale">one | relay</td>`, "PostgreSQL 15.1 (here), fsync=off",
 	} {
 		assert.Contains(t, text, want)
 	}

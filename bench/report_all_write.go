@@ -69,10 +69,10 @@ func (r *report) writeMarkdown(out io.Writer, quick bool) {
 	if len(r.rates) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "\n| %s | median | min | max | runs | |\n|---|---:|---:|---:|---:|---|\n", cell(r.unit))
+	fmt.Fprintf(out, "\n| %s | median | min | max | runs | busy | |\n|---|---:|---:|---:|---:|---:|---|\n", cell(r.unit))
 	for _, one := range r.rates {
-		fmt.Fprintf(out, "| %s | %s | %s | %s | %d | %s |\n", cell(one.name), thousands(median(one.perRun)),
-			thousands(slices.Min(one.perRun)), thousands(slices.Max(one.perRun)), len(one.perRun), cell(one.note))
+		fmt.Fprintf(out, "| %s | %s | %s | %s | %d | %s | %s |\n", cell(one.name), thousands(median(one.perRun)),
+			thousands(slices.Min(one.perRun)), thousands(slices.Max(one.perRun)), len(one.perRun), percent(one.busy), cell(one.note))
 	}
 }
 

@@ -73,7 +73,7 @@ func (s *pageScenario) add(r *report, quick bool) {
 		ratios = append(ratios, series)
 	}
 	for _, one := range r.rates {
-		rates = append(rates, plot.Series{Name: one.name, Values: one.perRun, Text: thousands(median(one.perRun))})
+		rates = append(rates, plot.Series{Name: one.name, Values: one.perRun, Text: thousands(median(one.perRun)) + busyText(one.busy)})
 		if one.note != "" {
 			s.Notes = append(s.Notes, [2]string{one.name, one.note})
 		}

@@ -30,23 +30,24 @@ func (r *rounds) run(ctx context.Context, n int, before func(ctx context.Context
 			if round%2 == 1 {
 				i = len(all) - 1 - i
 			}
+			then := readProcessors()
 			rate, err := all[i].measure(ctx)
 			if err != nil {
 				return err
 			}
-			r.note(all[i], rate)
+			r.note(all[i], rate, busySince(then))
 			r.env.progress("run %d of %d: %-38s %8s %s", round+1, n, all[i].name, thousands(rate), r.unit)
 		}
 	}
 	return nil
 }
 
-func (r *rounds) note(e entrant, rate float64) {
+func (r *rounds) note(e entrant, rate, busy float64) {
 	i := slices.IndexFunc(r.series, func(one *rates) bool { return one.name == e.name })
 	if i < 0 {
 		i, r.series = len(r.series), append(r.series, &rates{name: e.name, note: e.note})
 	}
-	r.series[i].perRun = append(r.series[i].perRun, rate)
+	r.series[i].perRun, r.series[i].busy = append(r.series[i].perRun, rate), append(r.series[i].busy, busy)
 }
 
 // of returns the rates of the entrant of that name; none before it was measured.
