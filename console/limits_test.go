@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/console"
 )
 
 // Somebody who acts too often is asked to wait, and is told how long. Nothing is changed meanwhile.
@@ -55,4 +57,27 @@ func TestADiscardOfTooManyIsRefused(t *testing.T) {
 	within("for the audit")
 	s.exec(`alter table {schema}.claim_key rename column full_since to away`)
 	within("more than 50,000 events")
+}
+
+// An action of the outbox that does not end in time names the command, which has no such limit. Here somebody's transaction locks an event.
+func TestAnActionThatDoesNotEndNamesTheCommand(t *testing.T) {
+	t.Parallel()
+	for action, command := range map[string]string{"outbox-retry": "millrace outbox retry ", "outbox-discard": "millrace outbox discard "} {
+		t.Run(action, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, everything, func(c *console.Config) { c.ActTimeout = time.Second })
+			s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
+				values (1, 3, 1, 'f1', 'order.placed', '', convert_to('{}', 'UTF8'), '', now(), 'dead', 3, 'too large')`)
+			path := "/do/" + action + "?group=" + s.group("too large")
+			form := s.form(s.get(http.StatusOK, path))
+			locking, err := s.pool.Begin(t.Context())
+			require.NoError(t, err)
+			_, err = locking.Exec(t.Context(), `select from `+s.schema+`.outbox_failed for update`)
+			require.NoError(t, err)
+			page := text(s.post(http.StatusInternalServerError, "/do/"+action, form))
+			require.NoError(t, locking.Rollback(t.Context()))
+			assert.Contains(t, page, "It failed: it did not end within 1s: what the audit tells has changed, and nothing else. The command has no limit of time: "+command)
+			assert.Zero(t, s.count(`select count(*) from {schema}.outbox_failed where command is not null`))
+		})
+	}
 }
