@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/millrace-go/millrace/bench/chaos"
 	"github.com/millrace-go/millrace/framework/devstack"
@@ -48,18 +49,19 @@ func main() {
 	if chaos.Playing() {
 		os.Exit(chaos.Play())
 	}
-	code := command{scenarios: scenarios, stdout: os.Stdout, stderr: os.Stderr}.run(ctx, os.Args[1:])
+	code := command{scenarios: scenarios, attacks: attacks(time.Now().Unix() % 1_000_000), stdout: os.Stdout, stderr: os.Stderr}.run(ctx, os.Args[1:])
 	os.Exit(code)
 }
 
 // command is the program without its process.
 type command struct {
 	scenarios      []scenario
+	attacks        []attack // of the report
 	stdout, stderr io.Writer
 }
 
 func (c command) usage(out io.Writer) {
-	fmt.Fprint(out, "usage: bench <scenario> [-quick] [-json]\n       bench report [-quick] [-out REPORT.md]   every scenario in turn\n       bench chaos [-broker pubsub|kafka] [-seed N]             faults, and whether the promises hold\n\nscenarios:\n")
+	fmt.Fprint(out, "usage: bench <scenario> [-quick] [-json]\n       bench report [-quick] [-out REPORT.md]   every scenario in turn, then chaos on each broker\n       bench chaos [-broker pubsub|kafka] [-seed N]             faults, and whether the promises hold\n\nscenarios:\n")
 	for _, s := range c.scenarios {
 		fmt.Fprintf(out, "  %-14s %s\n", s.name, s.summary)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -43,7 +44,7 @@ func (d draft) discard() {
 	_ = os.Remove(d.Name()) // not there any more when it was kept
 }
 
-// reportAll runs the scenarios in turn and writes REPORT.md, and REPORT.html with plots, at the end. A scenario that fails is reported as such, and the
+// reportAll runs the scenarios and the attacks in turn and writes REPORT.md, and REPORT.html with plots, at the end. A scenario that fails is reported as such, and the
 // exit code tells of it; an interrupted run writes nothing. What was measured goes to stderr at once too, so that nothing
 // is lost to what happens hours later.
 func (c command) reportAll(ctx context.Context, args []string) int {
@@ -77,6 +78,10 @@ func (c command) reportAll(ctx context.Context, args []string) int {
 		fmt.Fprintf(c.stderr, "bench %s: %v\n", reportCommand, err)
 		return exitFailed
 	}
+	interrupted := func() int {
+		fmt.Fprintf(c.stderr, "bench %s: interrupted, %s is as it was\n", reportCommand, *out)
+		return exitInterrupted
+	}
 	on, began, failed := thisMachine(ctx), time.Now(), false
 	var all []result
 	for i, s := range c.scenarios {
@@ -87,8 +92,7 @@ func (c command) reportAll(ctx context.Context, args []string) int {
 		}
 		r, err := c.measure(ctx, s, size)
 		if ctx.Err() != nil {
-			fmt.Fprintf(c.stderr, "bench %s: interrupted, %s is as it was\n", reportCommand, *out)
-			return exitInterrupted
+			return interrupted()
 		}
 		if err == nil {
 			err = r.write(c.stderr, false)
@@ -99,13 +103,17 @@ func (c command) reportAll(ctx context.Context, args []string) int {
 		}
 		all = append(all, result{s, r, err, time.Since(start)})
 	}
-	writeReport(text, all, on, began, *quick)
-	if err := errors.Join(writePage(shown, all, on, began, *quick), text.keep(), shown.keep()); err != nil {
+	under := c.attackAll(ctx, *quick)
+	if ctx.Err() != nil {
+		return interrupted()
+	}
+	writeReport(text, all, under, on, began, *quick)
+	if err := errors.Join(writePage(shown, all, under, on, began, *quick), text.keep(), shown.keep()); err != nil {
 		fmt.Fprintf(c.stderr, "bench %s: %v\n", reportCommand, err)
 		return exitFailed
 	}
 	fmt.Fprintf(c.stdout, "%s and %s: %s\n", text.name, shown.name, verdict(all, *quick))
-	if failed {
+	if failed || slices.ContainsFunc(under, func(a attacked) bool { return a.err != nil || !a.good }) {
 		return exitFailed
 	}
 	return exitOK

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -43,10 +44,23 @@ func canned(t *testing.T) []scenario {
 	}
 }
 
+// cannedAttacks attack nothing.
+func cannedAttacks() []attack {
+	of := func(name string, a attacked, err error) attack {
+		return attack{name: name, command: "chaos -of " + name, run: func(context.Context, bool, io.Writer) (attacked, error) { return a, err }}
+	}
+	full := of("sabotage", attacked{good: true}, nil)
+	full.onlyFull = true
+	return []attack{
+		of("chaos on a", attacked{good: true, text: "\nkill <relay>  7\n", image: "<svg id=timeline></svg>"}, nil),
+		of("chaos on b", attacked{text: "lost 1"}, nil), of("chaos on c", attacked{}, errors.New("no broker")), full,
+	}
+}
+
 func TestReport(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "REPORT.md")
 	var stdout, stderr bytes.Buffer
-	c := command{scenarios: canned(t), stdout: &stdout, stderr: &stderr}
+	c := command{scenarios: canned(t), attacks: cannedAttacks(), stdout: &stdout, stderr: &stderr}
 	assert.Equal(t, exitFailed, c.run(t.Context(), []string{"report", "-quick", "-out", file}), "a scenario failed")
 	assert.Contains(t, stdout.String(), "4 of 13 targets met")
 	assert.Contains(t, stderr.String(), "== 3 of 3: pubsub")
@@ -57,6 +71,8 @@ func TestReport(t *testing.T) {
 		"claim nothing from it", "`cd bench && go run . report -quick` on 20", "**4 of 13 targets met.**",
 		"\n- relay-drain `vs_forwarder` is 9.99, asked is ≥ 10\n", "\n- relay-drain `held_xmin_vs_free` was not measured\n", "\n- pubsub failed\n",
 		"\n- PostgreSQL 15.1 (here), fsync=off\n", "`go run . relay-drain -quick`",
+		"\n- chaos on a: nothing is wrong\n- chaos on b found something\n- chaos on c could not run: no broker\n",
+		"`go run . chaos -of chaos on a -quick`, 0s\n\n**chaos on a: nothing is wrong.**\n\n```text\nkill <relay>  7\n```\n", "(queuebench/RESULTS.md)",
 		"\n| `vs_skip_locked` | 2.00 | 1.00 | 3.00 | 3 |  | ≥ 2 | met |\n",
 		"\n| `vs_watermill_sql` | 6.00 | 6.00 | 6.00 | 1 |  | ≥ 5 | met |\n",
 		"\n| `cost_large_vs_small` | 2.10 | 2.10 | 2.10 | 1 |  | ≤ 2 | **missed** |\n",
@@ -85,14 +101,14 @@ func TestReport(t *testing.T) {
 func TestReportPage(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	c := command{scenarios: canned(t), stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}}
+	c := command{scenarios: canned(t), attacks: cannedAttacks(), stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}}
 	require.Equal(t, exitFailed, c.run(t.Context(), []string{"report", "-quick", "-out", filepath.Join(folder, "REPORT.md")}))
 	content, err := os.ReadFile(filepath.Join(folder, "REPORT.html"))
 	require.NoError(t, err)
 	text := string(content)
 	for _, want := range []string{
 		"claim nothing from it", "<strong>4 of 13 targets met.</strong>", "<li>relay-drain vs_forwarder is 9.99, asked is ≥ 10</li>",
-		`>2.00 (≥ 2)</text>`, `>4.00 ms (≤ 5)</text>`, `>vs_oagudo</text>`, `>2,000 (97% busy)</text>`, "the broker is away", `<td class="pale">one | relay</td>`, "PostgreSQL 15.1 (here), fsync=off",
+		`>2.00 (≥ 2)</text>`, `>4.00 ms (≤ 5)</text>`, `>vs_oagudo</text>`, `>2,000 (97% busy)</text>`, "the broker is away", `<svg id=timeline></svg>`, `<pre>kill &lt;relay&gt;  7</pre>`, `<li>chaos on b found something</li>`, `<td class="pale">one | relay</td>`, "PostgreSQL 15.1 (here), fsync=off",
 	} {
 		assert.Contains(t, text, want)
 	}
@@ -111,6 +127,14 @@ func TestReportAtFullSize(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(content), "| ≥ 50 | **missed** |")
 	assert.NotContains(t, string(content), "quick")
+
+	c.attacks = cannedAttacks()[3:]
+	require.Equal(t, exitOK, c.run(t.Context(), []string{"report", "-out", file}))
+	content, err = os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Contains(t, string(content), "**sabotage: nothing is wrong.**")
+	c.attacks = cannedAttacks()[1:2]
+	assert.Equal(t, exitFailed, c.run(t.Context(), []string{"report", "-out", file}), "an attack found something")
 }
 
 // One that measures.

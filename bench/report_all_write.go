@@ -10,7 +10,7 @@ import (
 )
 
 // writeReport writes the results as Markdown.
-func writeReport(out io.Writer, all []result, on machine, began time.Time, quick bool) {
+func writeReport(out io.Writer, all []result, under []attacked, on machine, began time.Time, quick bool) {
 	fmt.Fprintf(out, "# What was measured\n\nWritten by `cd bench && go run . report%s` on %s; not edited by hand. What is measured, and how, stands in\n"+
 		"[README.md](README.md). Figures are medians of the ratios of single runs; machines differ, ratios less so.\n\n",
 		arguments(quick), when(began))
@@ -20,6 +20,9 @@ func writeReport(out io.Writer, all []result, on machine, began time.Time, quick
 	fmt.Fprintf(out, "**%s.**\n\n", verdict(all, quick))
 	for _, line := range unmet(all, quick) {
 		fmt.Fprintf(out, "- %s\n", line)
+	}
+	for _, a := range under {
+		fmt.Fprintf(out, "- %s\n", cell(a.verdict()))
 	}
 	fmt.Fprint(out, "\n## The machine\n\n| | |\n|---|---|\n")
 	for _, fact := range on.facts() {
@@ -38,6 +41,10 @@ func writeReport(out io.Writer, all []result, on machine, began time.Time, quick
 		}
 		one.report.writeMarkdown(out, quick)
 	}
+	for _, a := range under {
+		a.writeMarkdown(out, quick)
+	}
+	fmt.Fprint(out, "\n## Beside River\n\nWhat a harness that is not ours measured of Millrace and River: [queuebench/RESULTS.md](queuebench/RESULTS.md).\n")
 }
 
 func arguments(quick bool) string {

@@ -25,6 +25,7 @@ type page struct {
 	Machine                  [][2]string
 	Modules                  []*debug.Module
 	Scenarios                []pageScenario
+	Attacks                  []attacked
 }
 
 type pageScenario struct {
@@ -35,11 +36,11 @@ type pageScenario struct {
 }
 
 // writePage writes the results as an HTML page with plots. It needs no other file.
-func writePage(out io.Writer, all []result, on machine, began time.Time, quick bool) error {
+func writePage(out io.Writer, all []result, under []attacked, on machine, began time.Time, quick bool) error {
 	modules, _ := built()
 	p := page{
 		Arguments: arguments(quick), When: when(began), Verdict: verdict(all, quick), Quick: quick, Unmet: unmet(all, quick),
-		Machine: on.facts(), Modules: modules,
+		Machine: on.facts(), Modules: modules, Attacks: under,
 	}
 	for i, line := range p.Unmet {
 		p.Unmet[i] = strings.ReplaceAll(line, "`", "") // of Markdown

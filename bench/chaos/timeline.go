@@ -28,7 +28,7 @@ func (r *Result) WriteSVG(out io.Writer) error {
 	x := func(at time.Time) float64 { return leftEdge + plotWidth*float64(at.Sub(r.Began))/float64(span) }
 	bottom := gap + rowHeight*(len(r.Kinds)+1) + gap + curve
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">`+"\n", leftEdge+plotWidth+gap, bottom+2*gap)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%[1]d" height="%[2]d" viewBox="0 0 %[1]d %[2]d" font-family="sans-serif" font-size="11">`+"\n", leftEdge+plotWidth+gap, bottom+2*gap)
 	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/><text x="4" y="18">%s</text>`+"\n", html.EscapeString(r.title()))
 	rows := map[string]int{}
 	for i, k := range r.Kinds {
