@@ -81,7 +81,7 @@ func TestDriverThatIsNotThere(t *testing.T) {
 	bare(t)
 	t.Setenv("MILLRACE_KAFKA_BROKERZ", "x")
 	cfg, err := framework.Load(file(t, "service: a\nbroker: pubsub\nkafka: {brokerz: [x]}\n"), drivers[2])
-	assert.ErrorContains(t, err, `millrace.yaml:2: broker is "pubsub", and its driver is not there, but those of memory: add it to Config.Drivers`)
+	assert.ErrorContains(t, err, `millrace.yaml:2: broker is "pubsub", but the service has a driver of memory only: pass the driver of pubsub to framework.Open or in Config.Drivers`)
 	_, _, err = cfg.Settings()
 	assert.ErrorContains(t, err, `broker is "pubsub"`)
 }

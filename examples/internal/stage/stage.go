@@ -89,7 +89,7 @@ func (s *Stage) setUp(ctx context.Context, set Setting) error {
 	}
 	fmt.Fprintln(s.Out, "starting", strings.Trim(fmt.Sprint(needs), "[]"), "…")
 	late := time.AfterFunc(5*time.Second, func() {
-		fmt.Fprintln(s.Out, "  this takes a while; a PostgreSQL that is not installed is downloaded now, once")
+		fmt.Fprintln(s.Out, "  this takes a while; if PostgreSQL is not installed, it is downloaded now, once")
 	})
 	stack, err := devstack.Start(ctx, needs...)
 	late.Stop()

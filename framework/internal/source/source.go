@@ -133,10 +133,10 @@ func Driver(drivers []transport.Driver, broker string) (transport.Driver, error)
 		}
 	}
 	if len(names) == 0 {
-		return transport.Driver{}, fmt.Errorf("is %q, and Config.Drivers is empty: add the driver of that broker", broker)
+		return transport.Driver{}, fmt.Errorf("is %q, and the service has no driver: pass the driver of that broker to framework.Open or in Config.Drivers", broker)
 	}
 	if slices.Contains(brokers, broker) {
-		return transport.Driver{}, fmt.Errorf("is %q, and its driver is not there, but those of %s: add it to Config.Drivers, or name another broker", broker, strings.Join(names, ", "))
+		return transport.Driver{}, fmt.Errorf("is %q, but the service has a driver of %s only: pass the driver of %[1]s to framework.Open or in Config.Drivers, or name another broker", broker, strings.Join(names, ", "))
 	}
 	return transport.Driver{}, fmt.Errorf("is %q: want one of %s", broker, strings.Join(names, ", "))
 }
