@@ -11,11 +11,13 @@ import (
 )
 
 const (
-	// patience is how long a partition consumer itself waits for its oldest delivery. A slower delivery then gets its own goroutine, and
-	// the acks that came behind it are seen. While the next deliveries are slow too, the number of deliveries that get goroutines doubles
-	// each time. A goroutine for every delivery would cost more than everything else about it, and hundreds of runnable goroutines delay
-	// the handling of the brokers' answers.
-	patience = time.Millisecond
+	// glance is how often a partition consumer looks at its deliveries while none of the ends that it waits for comes.
+	glance = time.Millisecond
+	// patience is how many glances a partition consumer itself waits for its oldest delivery. A slower delivery then gets its own
+	// goroutine, so that nobody needs to look at it. While the next deliveries are slow too, the number of deliveries that get goroutines
+	// doubles each time. A goroutine for every delivery would cost more than everything else about it, and hundreds of runnable goroutines
+	// delay the handling of the brokers' answers. Glances are counted, not time, because handlers that wait for a processor are not slow.
+	patience = 20
 	// turn is how many records a partition consumer reads, and how many it delivers, before it does other work.
 	turn = 50
 )
@@ -24,9 +26,10 @@ const (
 type inFlight struct {
 	partition *partitionConsumer
 	delivered []*delivery // the oldest first
-	head      *delivery   // the oldest, since the time in since
-	since     time.Time
-	slow      int // how many deliveries in a row have got goroutines
+	head      *delivery   // the oldest
+	glances   int         // at the head
+	glanced   time.Time   // when the last one was
+	slow      int         // how many deliveries in a row have got goroutines
 }
 
 // outlook says what a partition can deliver.
@@ -90,7 +93,9 @@ func (s *Subscription) slot() bool {
 // collect settles deliveries that have ended. If the oldest one takes long, it gives deliveries their own goroutines.
 func (w *inFlight) collect(now time.Time) {
 	head := w.head
-	late := head != nil && now.Sub(w.since) >= patience
+	if head != nil && now.Sub(w.glanced) >= glance {
+		w.glances, w.glanced = w.glances+1, now
+	}
 	var ended []ending
 	w.delivered = slices.DeleteFunc(w.delivered, func(d *delivery) bool {
 		o, ok := d.ended()
@@ -102,7 +107,7 @@ func (w *inFlight) collect(now time.Time) {
 	switch {
 	case head != w.oldest():
 		w.slow = 0
-	case late:
+	case w.glances >= patience:
 		w.letGo(w.slow + 1)
 	}
 	w.partition.settle(ended)
@@ -116,16 +121,16 @@ func (w *inFlight) oldest() *delivery {
 	return w.delivered[0]
 }
 
-// due returns when to check whether the oldest delivery takes long, or zero. Its time does not run before a handler has it.
+// due returns when to look at the deliveries again, or zero. The time of the oldest does not run before a handler has it.
 func (w *inFlight) due(now time.Time) time.Time {
 	oldest := w.oldest()
 	if oldest != w.head || oldest != nil && w.partition.queued(oldest) {
-		w.head, w.since = oldest, now
+		w.head, w.glances, w.glanced = oldest, 0, now
 	}
 	if w.head == nil {
 		return time.Time{}
 	}
-	return w.since.Add(patience)
+	return now.Add(glance)
 }
 
 // next returns the message to wait for, or nil. It is the oldest one or, while messages wait for handlers, a later one: handling each ack
@@ -152,7 +157,7 @@ func (w *inFlight) letGo(n int) {
 			w.partition.Wake()
 		}()
 	}
-	w.delivered, w.head = slices.Delete(w.delivered, 0, n), nil
+	w.delivered, w.head, w.glances = slices.Delete(w.delivered, 0, n), nil, 0
 	w.slow += n
 }
 
