@@ -24,10 +24,10 @@ type delivery struct {
 	entry     *lane.Entry
 	message   *message.Message
 	attempt   int
-	failures  int           // before this one
-	number    int64         // the number of the delivery within the subscription
-	after     atomic.Int64  // nanoseconds; 0: the handler asked for no delay
-	unit      *produce.Unit // of transactional delivery
+	failures  int          // before this one
+	number    int64        // the number of the delivery within the subscription
+	after     atomic.Int64 // nanoseconds; 0: the handler asked for no delay
+	unit      produce.Unit // of transactional delivery
 	span      trace.Span
 
 	record       *sarama.ConsumerMessage
@@ -63,6 +63,7 @@ func (d *delivery) wish() time.Duration { return time.Duration(d.after.Load()) }
 type consumed struct {
 	lane.Entry
 	record  *sarama.ConsumerMessage
+	key     string            // the record's, also without order
 	outputs []*produce.Output // what its handler has published, for a transaction
 }
 
@@ -74,15 +75,16 @@ func consumedOf(e *lane.Entry) *consumed {
 
 // newDelivery makes the delivery of an entry. It has its own payload, because the record may be delivered again.
 func (p *partitionConsumer) newDelivery(e *lane.Entry) *delivery {
-	record := consumedOf(e).record
-	d := &delivery{partition: p, entry: e, attempt: e.Attempts, failures: e.Failures, record: record, message: wire.Unmarshal(record)}
+	c := consumedOf(e)
+	record := c.record
+	d := &delivery{partition: p, entry: e, attempt: e.Attempts, failures: e.Failures, record: record, message: wire.UnmarshalAs(record, e.Identity, c.key)}
 	d.message.Payload = bytes.Clone(record.Value)
 	d.unidentified = wire.Identify(p.config.EventID, d.message, wire.PlaceOf(record))
 	d.Context.Context, d.span = process(p.messages, p.tracing, record, d.message, d.attempt)
 	ctx := transport.WithDelivery(d, d)
 	if p.committer != nil {
-		d.unit = produce.NewUnit(p.shared.Publisher, d)
-		ctx = transport.WithUnit(ctx, d.unit)
+		d.unit.Begin(p.shared.Publisher, d)
+		ctx = transport.WithUnit(ctx, &d.unit)
 	}
 	d.message.SetContext(ctx)
 	return d

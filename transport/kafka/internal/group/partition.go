@@ -212,17 +212,15 @@ func (p *partitionConsumer) pushMore(records <-chan *sarama.ConsumerMessage) (en
 
 // push adds a record that has been read.
 func (p *partitionConsumer) push(record *sarama.ConsumerMessage) {
-	c := &consumed{record: record}
+	c := &consumed{record: record, key: string(record.Key)}
 	e := &c.Entry
 	e.Offset, e.Bytes, e.Value, e.At = record.Offset, len(record.Key)+len(record.Value), c, record.Timestamp
 	if p.config.Ordered {
-		e.Key = string(record.Key)
+		e.Key = c.key
 	}
+	e.Identity = wire.OwnID(record)
 	for _, header := range record.Headers {
 		e.Bytes += len(header.Key) + len(header.Value)
-		if string(header.Key) == wire.IDHeader {
-			e.Identity = string(header.Value)
-		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -24,9 +24,7 @@ func (p *partitionConsumer) settle(ended []ending) {
 	for i, d := range ended {
 		d.End()
 		p.observe(d)
-		if d.unit != nil {
-			outputs[i] = d.unit.End()
-		}
+		outputs[i] = d.unit.End()
 	}
 	var released []*lane.Entry
 	p.mu.Lock()

@@ -1,21 +1,30 @@
 package produce
 
 import (
+	"encoding/binary"
 	"hash/fnv"
 	"sync/atomic"
-
-	"github.com/IBM/sarama"
 )
 
 // Partitioner returns the partition, of n, that a key belongs to.
 type Partitioner func(key []byte, n int32) int32
 
-var javaPartitioner = sarama.NewMurmur2Partitioner("") // it has no state for messages with a key
-
-// Murmur2 is the Partitioner of Apache Kafka's producers.
+// Murmur2 is the Partitioner of Apache Kafka's producers: MurmurHash2 with their seed. That of sarama allocates memory for each key.
 func Murmur2(key []byte, n int32) int32 {
-	partition, _ := javaPartitioner.Partition(&sarama.ProducerMessage{Key: sarama.ByteEncoder(key)}, n) // bytes have no errors
-	return partition
+	const m = 0x5bd1e995
+	h := 0x9747b28c ^ uint32(len(key))
+	for ; len(key) >= 4; key = key[4:] {
+		k := binary.LittleEndian.Uint32(key) * m
+		h = h*m ^ (k^k>>24)*m
+	}
+	for i := len(key) - 1; i >= 0; i-- {
+		h ^= uint32(key[i]) << (8 * i)
+	}
+	if len(key) > 0 {
+		h *= m
+	}
+	h = (h ^ h>>13) * m
+	return int32((h^h>>15)&0x7fffffff) % n
 }
 
 // FNV is the Partitioner of sarama, and so of watermill-kafka.

@@ -22,6 +22,8 @@ func TestPartitioners(t *testing.T) {
 			require.Equal(t, want, FNV(key, n))
 		}
 	}
+	key := []byte("key")
+	require.Zero(t, testing.AllocsPerRun(100, func() { Murmur2(key, 7) }))
 }
 
 func TestSpread(t *testing.T) {

@@ -23,7 +23,7 @@ type Output struct {
 }
 
 // Unit implements transport.Unit: it holds what one delivery publishes. It stays in memory until its message is acked, so a failed
-// handler aborts no transaction, and a slow one keeps none open.
+// handler aborts no transaction, and a slow one keeps none open. Its zero value has not begun.
 type Unit struct {
 	publisher *Publisher
 	delivery  Delivery
@@ -39,8 +39,8 @@ type Delivery interface {
 	Settled() bool
 }
 
-// NewUnit returns the unit of a delivery. p stages its messages.
-func NewUnit(p *Publisher, d Delivery) *Unit { return &Unit{publisher: p, delivery: d} }
+// Begin makes it the unit of a delivery, before anything else is called. p stages its messages.
+func (u *Unit) Begin(p *Publisher, d Delivery) { u.publisher, u.delivery = p, d }
 
 // Domain implements transport.Unit.
 func (u *Unit) Domain() string { return unitDomain }
@@ -57,13 +57,18 @@ func (u *Unit) Stage(topic string, msgs ...*message.Message) error {
 	return nil
 }
 
+// add takes outputs over.
 func (u *Unit) add(outputs []*Output) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.over() {
 		return transport.ErrUnitEnded
 	}
-	u.outputs = append(u.outputs, outputs...)
+	if u.outputs == nil { // mostly
+		u.outputs = outputs
+	} else {
+		u.outputs = append(u.outputs, outputs...)
+	}
 	return nil
 }
 
@@ -146,7 +151,7 @@ func (p *UnitPublisher) publish(topic string, msgs []*message.Message) error {
 		for to < len(units) && units[to] == units[from] {
 			to++
 		}
-		errs = append(errs, units[from].add(outputs[from:to]))
+		errs = append(errs, units[from].add(outputs[from:to:to]))
 		from = to
 	}
 	return errors.Join(errs...)

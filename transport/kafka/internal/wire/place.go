@@ -86,7 +86,7 @@ func Identify(source transport.EventIDSource, msg *message.Message, p Place) (er
 // OriginOf returns where a record comes from, and the ID that it carries.
 func OriginOf(record *sarama.ConsumerMessage) transport.Origin {
 	o := PlaceOf(record).origin()
-	if own := ownID(record); own != "" {
+	if own := OwnID(record); own != "" {
 		o[originID] = own
 	}
 	return o
@@ -103,12 +103,12 @@ func FindEventID(source transport.EventIDSource, msg *message.Message, origin tr
 	return found.UUID, err
 }
 
-// ownID returns the ID that Millrace or watermill-kafka has written into the record.
-func ownID(record *sarama.ConsumerMessage) (id string) {
-	for _, header := range record.Headers {
-		if string(header.Key) == IDHeader {
-			id = string(header.Value)
+// OwnID returns the ID that Millrace or watermill-kafka has written into the record.
+func OwnID(record *sarama.ConsumerMessage) (id string) {
+	for i := len(record.Headers) - 1; i >= 0; i-- {
+		if header := record.Headers[i]; string(header.Key) == IDHeader {
+			return string(header.Value)
 		}
 	}
-	return id
+	return ""
 }

@@ -50,23 +50,43 @@ func Check(msg *message.Message, limits transport.Limits) error {
 	return errors.Join(errs...)
 }
 
+// usualHeaders is how many headers most records have at most, with the ID.
+const usualHeaders = 4
+
+// together is a record with its headers, which takes one allocation for most messages.
+type together struct {
+	sarama.Record
+	headers  [usualHeaders]sarama.RecordHeader
+	pointers [usualHeaders]*sarama.RecordHeader
+}
+
 // Marshal returns the message's record, which shares the payload with msg. A message without a key has no key in the record: an empty key
 // would send all such messages to one partition. A nil payload becomes null, a tombstone, which deletes the key in a compacted topic. An
 // empty payload stays empty.
 func Marshal(msg *message.Message) *sarama.Record {
-	headers := make([]sarama.RecordHeader, 1, len(msg.Metadata)+1)
-	headers[0] = sarama.RecordHeader{Key: idHeader, Value: []byte(msg.UUID)}
+	t, size := new(together), len(msg.UUID)
+	for name, value := range msg.Metadata {
+		size += len(name) + len(value)
+	}
+	text := make([]byte, 0, size) // of the ID, the key and the headers
+	bytes := func(s string) []byte {
+		from := len(text)
+		text = append(text, s...)
+		return text[from:len(text):len(text)]
+	}
+	headers := append(t.headers[:0], sarama.RecordHeader{Key: idHeader, Value: bytes(msg.UUID)})
 	for name, value := range msg.Metadata {
 		if name != transport.KeyMetadata {
-			headers = append(headers, sarama.RecordHeader{Key: []byte(name), Value: []byte(value)})
+			headers = append(headers, sarama.RecordHeader{Key: bytes(name), Value: bytes(value)})
 		}
 	}
-	record := &sarama.Record{Value: msg.Payload, Headers: make([]*sarama.RecordHeader, len(headers))}
+	record := &t.Record
+	record.Value, record.Headers = msg.Payload, t.pointers[:0]
 	for i := range headers {
-		record.Headers[i] = &headers[i]
+		record.Headers = append(record.Headers, &headers[i])
 	}
 	if key := transport.Key(msg); key != "" {
-		record.Key = []byte(key)
+		record.Key = bytes(key)
 	}
 	return record
 }
@@ -75,12 +95,15 @@ func Marshal(msg *message.Message) *sarama.Record {
 // payload of a tombstone is nil. What Kafka knows of the message, such as its offset, is not put into the metadata: code that copies the
 // metadata would publish it again.
 func Unmarshal(m *sarama.ConsumerMessage) *message.Message {
-	msg := message.NewMessage("", m.Value)
+	return UnmarshalAs(m, OwnID(m), string(m.Key))
+}
+
+// UnmarshalAs is Unmarshal where the record's own ID and its key are known as strings.
+func UnmarshalAs(m *sarama.ConsumerMessage, id, key string) *message.Message {
+	msg := message.NewMessage(id, m.Value)
 	for _, header := range m.Headers {
 		switch string(header.Key) { // a variable would be allocated
-		case IDHeader:
-			msg.UUID = string(header.Value)
-		case transport.KeyMetadata:
+		case IDHeader, transport.KeyMetadata:
 		case MetadataHeader:
 			if !unpack(header.Value, msg.Metadata) {
 				msg.Metadata[MetadataHeader] = string(header.Value)
@@ -89,7 +112,7 @@ func Unmarshal(m *sarama.ConsumerMessage) *message.Message {
 			msg.Metadata[string(header.Key)] = string(header.Value)
 		}
 	}
-	transport.SetKey(msg, string(m.Key))
+	transport.SetKey(msg, key)
 	return msg
 }
 
