@@ -115,7 +115,7 @@ func (s *Server) Stop() error {
 }
 
 // Standby runs a streaming replica of the server and returns once it answers queries. Replication is asynchronous unless the server's
-// settings name the standby. The standby must be stopped separately.
+// settings name the standby ("walreceiver"). The standby must be stopped separately.
 func (s *Server) Standby(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	c := s.cluster
 	c.settings = append(slices.Clone(c.settings), settings(cfg.Settings)...)
@@ -130,6 +130,9 @@ func (s *Server) Standby(ctx context.Context, cfg ServerConfig) (*Server, error)
 // baseBackup fills the data folder with a copy of this server's, configured as a standby of it.
 func (s *Server) baseBackup(_ cluster, r *watchdog.Room) ([]string, error) {
 	tool, err := s.Tool("pg_basebackup")
+	if errors.Is(err, ErrAbsent) {
+		return []string{"true"}, s.copyTo(r)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack/internal/leftover"
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
 func ask(t *testing.T, dsn, statement string) (answer string) {
@@ -69,21 +70,39 @@ func TestCrashAndStartTwice(t *testing.T) {
 	assert.Empty(t, leftover.In(t, dir))
 }
 
-// What follows a server takes over from it, and can crash and start like any other.
+// What follows a server takes over from it, and can crash and start like any other. Without pg_basebackup it is a copy of the files.
 func TestServerStandby(t *testing.T) {
-	dir := scratch(t)
-	primary, err := StartServer(t.Context(), ServerConfig{})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, primary.Stop()) })
-	standby, err := primary.Standby(t.Context(), ServerConfig{})
-	needs(t, string(Postgres), err)
-	assert.Equal(t, "true", ask(t, standby.DSN(), "select pg_is_in_recovery()::text"))
-	require.NoError(t, primary.Crash(t.Context()))
-	require.NoError(t, standby.Promote(t.Context()))
-	assert.Equal(t, "false", ask(t, standby.DSN(), "select pg_is_in_recovery()::text"))
-	require.NoError(t, standby.Stop())
-	require.NoError(t, primary.Stop())
-	assert.Empty(t, leftover.In(t, dir))
+	for name, start := range map[string]func(primary *Server) (*Server, error){
+		"with the program": func(primary *Server) (*Server, error) { return primary.Standby(t.Context(), ServerConfig{}) },
+		"without": func(primary *Server) (*Server, error) {
+			c := primary.cluster
+			c.fill = func(_ cluster, r *watchdog.Room) ([]string, error) { return []string{"true"}, primary.copyTo(r) }
+			return hooks{freePort: machine.QuietPort}.startPostgres(t.Context(), c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := scratch(t)
+			primary, err := StartServer(t.Context(), ServerConfig{})
+			require.NoError(t, err)
+			t.Cleanup(func() { assert.NoError(t, primary.Stop()) })
+			ask(t, primary.DSN(), "select pg_create_physical_replication_slot('stays')::text")
+			standby, err := start(primary)
+			require.NoError(t, err)
+			assert.Equal(t, "true", ask(t, standby.DSN(), "select pg_is_in_recovery()::text"))
+			assert.Equal(t, "0", ask(t, standby.DSN(), "select count(*)::text from pg_replication_slots"))
+			ask(t, primary.DSN(), "select pg_logical_emit_message(true, 'to', 'be followed')::text")
+			position := ask(t, primary.DSN(), "select pg_current_wal_flush_lsn()::text")
+			require.Eventually(t, func() bool {
+				return ask(t, standby.DSN(), "select (pg_last_wal_replay_lsn() >= '"+position+"')::text") == "true"
+			}, waitFor, tick)
+			require.NoError(t, primary.Crash(t.Context()))
+			require.NoError(t, standby.Promote(t.Context()))
+			assert.Equal(t, "false", ask(t, standby.DSN(), "select pg_is_in_recovery()::text"))
+			require.NoError(t, standby.Stop())
+			require.NoError(t, primary.Stop())
+			assert.Empty(t, leftover.In(t, dir))
+		})
+	}
 }
 
 func TestPgBouncer(t *testing.T) {

@@ -20,12 +20,10 @@ func Postgres(t testing.TB, cfg devstack.ServerConfig) *devstack.Server {
 	return owned(t, server, err)
 }
 
-// Standby runs a streaming replica of the server and stops it when the test ends. If pg_basebackup is not installed, the test is skipped
-// with that reason; MILLRACE_REQUIRE_REAL=postgres makes that a failure.
+// Standby runs a streaming replica of the server and stops it when the test ends.
 func Standby(t testing.TB, server *devstack.Server, cfg devstack.ServerConfig) *devstack.Server {
 	t.Helper()
 	standby, err := server.Standby(t.Context(), cfg)
-	skipAbsent(t, err, string(devstack.Postgres))
 	return owned(t, standby, err)
 }
 

@@ -54,6 +54,14 @@ func (r *Room) Write(name, content string) error {
 	return r.account.Own(r.Path(name))
 }
 
+// Folder creates a folder in the room that only the service's user can enter.
+func (r *Room) Folder(name string) error {
+	if err := os.Mkdir(r.Path(name), 0o700); err != nil {
+		return err
+	}
+	return r.account.Own(r.Path(name))
+}
+
 // Discard removes a room that no watchdog has taken over.
 func (r *Room) Discard() error {
 	return errors.Join(r.log.Close(), os.RemoveAll(r.Dir))
