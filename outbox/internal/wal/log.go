@@ -362,16 +362,21 @@ func (l *Log) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Durati
 			return err
 		}
 		l.heard.Store(time.Now().UnixNano())
-		data, ok := msg.(*pgproto3.CopyData)
-		if !ok || len(data.Data) == 0 {
-			if failure, ok := msg.(*pgproto3.ErrorResponse); ok {
-				return pgconn.ErrorResponseToPgError(failure)
-			}
+		var data []byte
+		switch msg := msg.(type) {
+		case *pgproto3.CopyData:
+			data = msg.Data
+		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus: // a server may send them at any time
+			continue
+		case *pgproto3.ErrorResponse:
+			return pgconn.ErrorResponseToPgError(msg)
+		}
+		if len(data) == 0 {
 			return fmt.Errorf("the server has ended the stream with %T", msg)
 		}
-		switch data.Data[0] {
+		switch data[0] {
 		case pglogrepl.PrimaryKeepaliveMessageByteID:
-			alive, err := pglogrepl.ParsePrimaryKeepaliveMessage(data.Data[1:])
+			alive, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
 			if err != nil {
 				return err
 			}
@@ -382,7 +387,7 @@ func (l *Log) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Durati
 				return nil
 			}
 		case pglogrepl.XLogDataByteID:
-			x, err := pglogrepl.ParseXLogData(data.Data[1:])
+			x, err := pglogrepl.ParseXLogData(data[1:])
 			if err == nil {
 				err = l.show(t, x.WALData)
 			}
