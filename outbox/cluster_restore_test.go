@@ -43,7 +43,7 @@ func TestDumpAndRestore(t *testing.T) {
 	assert.Empty(t, others)
 }
 
-func output(t *testing.T, command *exec.Cmd) []byte {
+func output(t testing.TB, command *exec.Cmd) []byte {
 	t.Helper()
 	var stderr bytes.Buffer
 	command.Stderr = &stderr

@@ -25,7 +25,6 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
-	"github.com/millrace-go/millrace/transport/kafka"
 )
 
 const (
@@ -35,7 +34,7 @@ const (
 
 	countsOften  = "counts often"           // an option
 	whileThereIs = "outage while there is " // and a file's name: an option
-	toKafka      = " to Kafka at "          // between a Delivery and brokers: an option
+	toKafka      = " to Kafka at "          // between a Delivery and brokers: an option; losing and without may follow
 	fromLog      = "from the log"           // an option: the log wakes the relay, and no poll
 	troubledBy   = "troubled by files in "  // and a folder's name: an option
 )
@@ -186,18 +185,16 @@ func runRelayProcess() error {
 		defer trouble.exhaust(ctx, pool)()
 	}
 	delivery := outbox.AtLeastOnce
-	if how, brokers, ok := strings.Cut(option, toKafka); ok {
+	if how, where, ok := strings.Cut(option, toKafka); ok {
 		if err := delivery.UnmarshalText([]byte(how)); err != nil {
 			return err
 		}
-		k, err := kafka.New(ctx, kafka.Config{Brokers: strings.Split(brokers, ","), DrainTimeout: 5 * time.Second})
+		k, publisher, err := kafkaOf(ctx, where, pool)
 		if err != nil {
 			return err
 		}
 		defer k.Close()
-		if broker, err = k.PlainPublisher(); err != nil {
-			return err
-		}
+		broker = publisher
 	}
 	source, poll := outbox.Table, 20*time.Millisecond
 	if option == fromLog {

@@ -106,6 +106,26 @@ func TestTransactionsAreFenced(t *testing.T) {
 	})
 }
 
+// TestTransactionsOfAnotherPrefixAreNotFenced is the control: the transactional ID is what refuses an earlier holder. With an ID of its own, one
+// that was held up commits what others have published meanwhile.
+func TestTransactionsOfAnotherPrefixAreNotFenced(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, brokers []string) {
+		topic := devtest.Topic(t)
+		prefixed := func(prefix string) transport.Transactions {
+			return transactions(t, kafka.Config{Brokers: brokers, Transaction: kafka.Transaction{IDPrefix: prefix}}, topic, 3)
+		}
+		first, second := prefixed("first"), prefixed("second")
+		ready(t, brokers, topic)
+		require.Empty(t, take(t, first))
+		require.NoError(t, commit(t, first, topic, "one", "a"))
+		require.Equal(t, "one", take(t, second))
+		require.NoError(t, commit(t, second, topic, "two", "b"))
+		require.NoError(t, commit(t, first, topic, "late", "b"))
+		require.Equal(t, []string{"ready", "a", "b", "b"}, copyingOf(t, brokers).read(t, topic))
+	})
+}
+
 // TestTransactionsOfTopics: a transaction has messages of several topics, or nothing of any.
 func TestTransactionsOfTopics(t *testing.T) {
 	t.Parallel()
