@@ -49,17 +49,27 @@ type keyState struct {
 // publish passes all messages to the client, waits until each has a result, or until its context or ctx has ended, and stores the
 // results.
 func (t *topicPublisher) publish(ctx context.Context, msgs []*message.Message, results []error) {
-	pending := t.send(ctx, msgs, results)
-	failed := map[string]bool{} // keys that failed in this call
+	t.await(ctx, msgs, t.send(ctx, msgs, results), results)
+}
+
+// await waits for the pending results. A result that comes after ctx has ended, when an earlier message of its key was given up, comes too
+// late: nobody is to learn that a message was acknowledged and an earlier one perhaps not.
+func (t *topicPublisher) await(ctx context.Context, msgs []*message.Message, pending []*pubsub.PublishResult, results []error) {
+	failed, late := map[string]bool{}, map[string]bool{} // keys
 	var abandoned []sent
 	for i, result := range pending {
 		if result == nil {
 			continue
 		}
 		key := transport.Key(msgs[i])
-		if err := ready(ctx, msgs[i].Context(), result); err != nil {
+		err := ready(ctx, msgs[i].Context(), result)
+		if late[key] {
+			err = ctx.Err()
+		}
+		if err != nil {
 			results[i] = err
 			abandoned = append(abandoned, sent{key, result})
+			late[key] = key != "" && ctx.Err() != nil
 		} else {
 			results[i] = t.result(result, failed[key])
 			t.end(key, results[i] != nil)
