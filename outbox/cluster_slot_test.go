@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -61,7 +62,8 @@ func testFailoverOfTheSlot(t *testing.T, synchronizes bool) {
 	broker, log := newDeliveries(t), &lockedBuffer{}
 	cfg := fromTheLog
 	cfg.Schema, cfg.Logger = f.schema, slog.New(slog.NewTextHandler(log, nil))
-	relay, err := outbox.NewRelay(f.pool, pipe{file: broker.to}, cfg)
+	relays := devtest.PoolOn(t, dsn.String(), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["application_name"] = "the relay" })
+	relay, err := outbox.NewRelay(relays, pipe{file: broker.to}, cfg)
 	require.NoError(t, err)
 	f.run(relay)
 	answers(t, relay)
@@ -93,10 +95,14 @@ func testFailoverOfTheSlot(t *testing.T, synchronizes bool) {
 	require.Equal(t, synchronizes, exists)
 	require.NoError(t, primary.Crash(ctx))
 	if synchronizes { // and the relay meets the standby before it is promoted
-		eventually(t, "the standby refuses the relay", func() bool { return strings.Contains(log.String(), "recovery is in progress") })
+		eventually(t, "the relay asks the standby", func() (asks bool) {
+			require.NoError(t, replica.QueryRow(ctx, `select exists (select from pg_stat_activity where application_name = 'the relay' and query <> '')`).Scan(&asks))
+			return asks
+		})
 	}
 	require.NoError(t, standby.Promote(ctx))
 	f.pool.Reset()
+	relays.Reset()
 	published(500)
 	answers(t, relay)
 	published(500)
