@@ -113,7 +113,8 @@ func testFailoverOfTheSlot(t *testing.T, synchronizes bool) {
 	assert.True(t, exists)
 	assert.Equal(t, synchronizes, synced, "the relay reads the slot that the standby has synchronized")
 	assert.Contains(t, log.String(), "the log cannot be read: reading rows meanwhile")
-	assert.Equal(t, 2, strings.Count(log.String(), `msg="reading the log"`), log.String())
+	// It may have begun to read at the standby, where the promotion then ended the stream.
+	assert.Contains(t, []int{2, 3}, strings.Count(log.String(), `msg="reading the log"`), log.String())
 	c := f.count(broker)
 	t.Logf("%+v", c)
 	assert.Zero(t, c.lost)
