@@ -32,7 +32,7 @@ const (
 	// freshID is how long the event that a part of an ID means is not looked up again: no index helps to find it.
 	freshID = time.Minute
 	// eventPatience bounds each read without an index: of a part of an ID, of the event, and of the events that its handlers published.
-	eventPatience = 100 * time.Millisecond
+	eventPatience = 60 * time.Millisecond
 )
 
 func (q *request) event() error {

@@ -104,7 +104,8 @@ func wholeID(ctx context.Context, pool *pgxpool.Pool, schema, text string, patie
 func alikeAt(ctx context.Context, pool *pgxpool.Pool, query string, patience time.Duration, args ...any) (found []string, err error) {
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if patience > 0 {
-			if _, err := tx.Exec(ctx, `select set_config('statement_timeout', $1::text, true)`, strconv.FormatInt(patience.Milliseconds(), 10)); err != nil {
+			// PostgreSQL compiles a query of large tables first, which no timeout interrupts.
+			if _, err := tx.Exec(ctx, `select set_config('statement_timeout', $1::text, true), set_config('jit', 'off', true)`, strconv.FormatInt(patience.Milliseconds(), 10)); err != nil {
 				return err
 			}
 		}

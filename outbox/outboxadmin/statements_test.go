@@ -135,3 +135,22 @@ func TestTheArchiveIsReadByItsIndex(t *testing.T) {
 	assert.Regexp(t, sorted+`Index Scan Backward using \S*published_at_idx`, planOf("archive_list", "t", nil, nil, nil, time.Now().Add(10*time.Second), time.Now(), 5, 5, 10_000, 50))
 	assert.Regexp(t, `(?s)Limit.*Index Scan Backward using \S*published_at_idx`, planOf("archive_sample", "t", nil, nil, nil, 10_000))
 }
+
+// However many events are delayed, a list of those that are due next reads no more than those.
+func TestDelayedEventsAreListedByTheirIndex(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, outbox.Migrate(t.Context(), pool, schema))
+	for _, sql := range []string{
+		`insert into {schema}.outbox_delayed (due_at, hash, event_id, topic, key, headers, payload) select now() + n * interval '1 second', n, n, 't', '', '', '' from generate_series(1, 20000) n`,
+		`analyze {schema}.outbox_delayed`,
+	} {
+		_, err := pool.Exec(t.Context(), pgschema.Render(sql, schema))
+		require.NoError(t, err)
+	}
+	rows, err := pool.Query(t.Context(), "explain "+query("list", schema), pgx.QueryExecModeExec, []string{"delayed"}, nil, nil, 26, false, nil)
+	require.NoError(t, err)
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(plan, "\n"), "Index Scan using outbox_delayed_due")
+}
