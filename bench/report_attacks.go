@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"html/template"
 	"io"
 	"strings"
 	"time"
@@ -95,15 +94,4 @@ func (a attacked) writeMarkdown(out io.Writer, quick bool) {
 	if a.text != "" {
 		fmt.Fprintf(out, "\n```text\n%s\n```\n", a.text)
 	}
-}
-
-// Verdict, Timeline and the others are what report.html.tmpl shows of an attack.
-func (a attacked) Name() string    { return a.name }
-func (a attacked) Command() string { return a.command }
-func (a attacked) Took() string    { return a.took.Round(time.Second).String() }
-func (a attacked) Verdict() string { return a.verdict() }
-func (a attacked) Text() string    { return a.text }
-
-func (a attacked) Timeline() template.HTML {
-	return template.HTML(a.image) //nolint:gosec // all texts in it are escaped
 }

@@ -25,7 +25,7 @@ type page struct {
 	Machine                  [][2]string
 	Modules                  []*debug.Module
 	Scenarios                []pageScenario
-	Attacks                  []attacked
+	Attacks                  []pageAttack
 }
 
 type pageScenario struct {
@@ -35,12 +35,17 @@ type pageScenario struct {
 	Notes                            [][2]string
 }
 
+type pageAttack struct {
+	Name, Command, Took, Verdict, Text string
+	Timeline                           template.HTML
+}
+
 // writePage writes the results as an HTML page with plots. It needs no other file.
 func writePage(out io.Writer, all []result, under []attacked, on machine, began time.Time, quick bool) error {
 	modules, _ := built()
 	p := page{
 		Arguments: arguments(quick), When: when(began), Verdict: verdict(all, quick), Quick: quick, Unmet: unmet(all, quick),
-		Machine: on.facts(), Modules: modules, Attacks: under,
+		Machine: on.facts(), Modules: modules,
 	}
 	for i, line := range p.Unmet {
 		p.Unmet[i] = strings.ReplaceAll(line, "`", "") // of Markdown
@@ -53,6 +58,12 @@ func writePage(out io.Writer, all []result, under []attacked, on machine, began 
 			s.add(one.report, quick)
 		}
 		p.Scenarios = append(p.Scenarios, s)
+	}
+	for _, a := range under {
+		p.Attacks = append(p.Attacks, pageAttack{
+			Name: a.name, Command: a.command, Took: a.took.Round(time.Second).String(), Verdict: a.verdict(), Text: a.text,
+			Timeline: template.HTML(a.image), //nolint:gosec // all texts in it are escaped
+		})
 	}
 	return pageTemplate.Execute(out, p)
 }
