@@ -143,7 +143,7 @@ func (b *Buffer) Complete() (n int) {
 	return n
 }
 
-// Add adds the rows of a committed transaction.
+// Add adds rows of a committed transaction.
 func (b *Buffer) Add(rows []Row) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,18 +163,6 @@ func (b *Buffer) Add(rows []Row) {
 		}
 		b.spills++
 		b.ignore(most)
-	}
-}
-
-// Spill drops what is kept of the shards: rows of theirs were too many to be added.
-func (b *Buffer) Spill(shards []int16) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, n := range shards {
-		if s := b.shards[n]; s != nil {
-			b.spills++
-			b.ignore(s)
-		}
 	}
 }
 

@@ -23,6 +23,8 @@ import (
 const (
 	// bufferBytes is how much the rows may take that the relay has not read yet.
 	bufferBytes = 32 << 20
+	// partBytes is how much of a transaction is received before the relay gets it.
+	partBytes = 256 << 10
 	// watchEvery is how often the slot is looked at, and how often rows are looked for while there is no stream.
 	watchEvery = time.Second
 	// confirmEvery is how often the server is told what was received.
@@ -342,7 +344,7 @@ func (l *Log) receive(ctx context.Context, conn *pgconn.PgConn) error {
 	}
 }
 
-// transaction is what was received of a transaction.
+// transaction is what was received of a transaction and is not in the buffer yet.
 type transaction struct {
 	decoder
 	rows  []Row
@@ -398,25 +400,22 @@ func (l *Log) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Durati
 	}
 }
 
-// show handles one message of the stream. The buffer gets a transaction as a whole. Of one that is too large it learns only which shards it
-// has no rows of; they are in the table.
+// show handles one message of the stream. The stream shows a transaction after its commit, so the buffer need not wait for all its rows.
 func (l *Log) show(t *transaction, message []byte) error {
 	row, isRow, complete, err := t.decode(message)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case isRow:
+	}
+	if isRow {
 		t.rows, t.bytes = append(t.rows, row), t.bytes+row.weight()
-		if t.bytes > bufferBytes {
-			l.Buffer.Spill(shardsOf(t.rows))
-			l.wake(t.rows)
-			t.rows, t.bytes = nil, 0
-		}
-	case complete:
-		l.received.Store(max(l.received.Load(), uint64(t.end)))
+	}
+	if complete || t.bytes > partBytes {
 		l.Buffer.Add(t.rows)
 		l.wake(t.rows)
 		t.rows, t.bytes = nil, 0
+	}
+	if complete {
+		l.received.Store(max(l.received.Load(), uint64(t.end)))
 	}
 	return nil
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// world is a database with one shard, its log, a stream and a relay, as data structures. A transaction writes one row of a key, and holds the
-// key's lock and the table's from its beginning to its end. Between its record in the log and its end it is committed and not visible.
+// world is a database with one shard, its log, a stream and a relay, as data structures. A transaction writes rows of one key, and holds the
+// key's lock and the table's from its beginning to its end. Between its record in the log and its end it is committed and not visible. The
+// stream shows its rows one by one.
 type world struct {
 	random *rand.Rand
 	buffer *Buffer
@@ -24,16 +25,17 @@ type world struct {
 	reset  bool // discards make the buffer forget
 
 	began    []*writer // the ID of a transaction is its place
-	log      []*writer
-	streamed int // how much of the log the stream has shown
-	table    []*writer
+	log      []*row    // of committed transactions
+	streamed int       // how much of the log the stream has shown
+	table    []*row
 	numbers  int64
+	written  map[int64]*row
 
 	ref     step.Ref
 	tracker gaps.Tracker
 	held    map[int64]bool
 	found   map[int64]bool // by the last read
-	taken   map[*writer]int
+	taken   map[*row]int
 	byKey   map[int][]int64
 	wrong   string
 }
@@ -41,10 +43,15 @@ type world struct {
 type writer struct {
 	id        uint32
 	key       int
-	seq       int64
+	rows      []*row
 	logged    bool
 	ended     bool
 	committed bool
+}
+
+type row struct {
+	*writer
+	seq       int64
 	discarded bool
 	deleted   bool // before now: nothing may take it any more
 }
@@ -53,7 +60,7 @@ var started = time.Unix(1e9, 0)
 
 func newWorld(seed uint64) *world {
 	w := &world{
-		random: rand.New(rand.NewPCG(seed, 1)), buffer: NewBuffer(6 * (rowWeight + 1)), slow: seed%2 == 0, reset: true, taken: map[*writer]int{}, byKey: map[int][]int64{},
+		random: rand.New(rand.NewPCG(seed, 1)), buffer: NewBuffer(6 * (rowWeight + 1)), slow: seed%2 == 0, reset: true, taken: map[*row]int{}, written: map[int64]*row{}, byKey: map[int][]int64{},
 	}
 	w.lease()
 	return w
@@ -113,8 +120,11 @@ func (w *world) happen() {
 	case 0, 1:
 		key := w.random.IntN(3)
 		if !slices.ContainsFunc(w.began, func(t *writer) bool { return t.key == key && !t.ended }) {
-			w.numbers++
-			w.began = append(w.began, &writer{id: uint32(len(w.began)), key: key, seq: w.numbers})
+			t := &writer{id: uint32(len(w.began)), key: key}
+			w.began = append(w.began, t)
+			w.write(t)
+		} else if t := w.open(false); t != nil {
+			w.write(t)
 		}
 	case 2, 3:
 		if t := w.open(false); t != nil {
@@ -123,7 +133,7 @@ func (w *world) happen() {
 				return
 			}
 			t.logged, t.committed = true, true
-			w.log = append(w.log, t)
+			w.log = append(w.log, t.rows...)
 		}
 	case 4, 5:
 		if !w.slow || w.random.IntN(8) == 0 {
@@ -144,16 +154,23 @@ func (w *world) happen() {
 	}
 }
 
+func (w *world) write(t *writer) {
+	w.numbers++
+	written := &row{writer: t, seq: w.numbers}
+	t.rows = append(t.rows, written)
+	w.written[w.numbers] = written
+}
+
 func (w *world) end(t *writer) {
 	if t != nil {
 		t.ended = true
-		w.table = append(w.table, t)
+		w.table = append(w.table, t.rows...)
 	}
 }
 
-func (w *world) remove(t *writer) {
+func (w *world) remove(t *row) {
 	t.deleted = true
-	w.table = slices.DeleteFunc(w.table, func(o *writer) bool { return o == t })
+	w.table = slices.DeleteFunc(w.table, func(o *row) bool { return o == t })
 	delete(w.held, t.seq)
 }
 
@@ -166,8 +183,8 @@ func (w *world) stream() {
 	w.buffer.Add([]Row{{Transaction: t.id, Event: t.event(true)}})
 }
 
-func (t *writer) event(log bool) *step.Event {
-	e := &step.Event{Row: step.Row{Seq: t.seq, EventID: fmt.Sprint(t.id), Size: 1, Payload: []byte{1}}}
+func (t *row) event(log bool) *step.Event {
+	e := &step.Event{Row: step.Row{Seq: t.seq, EventID: fmt.Sprint(t.seq), Size: 1, Payload: []byte{1}}}
 	if !log {
 		e.Place = [6]byte{1}
 	}
@@ -228,13 +245,13 @@ func (w *world) read() {
 	before := w.snapshot()
 	w.happen()
 	rows := slices.Clone(w.table)
-	slices.SortFunc(rows, func(a, b *writer) int { return int(a.seq - b.seq) })
+	slices.SortFunc(rows, func(a, b *row) int { return int(a.seq - b.seq) })
 	for _, t := range rows {
-		switch {
-		case t.seq > q.From && len(found.Above) < q.Limit:
-			found.Above = append(found.Above, t.event(false))
-		case t.seq <= q.From && slices.Contains(q.List, t.seq):
+		if slices.Contains(q.List, t.seq) {
 			found.Listed = append(found.Listed, t.event(false))
+		}
+		if t.seq > q.From && len(found.Above) < q.Limit {
+			found.Above = append(found.Above, t.event(false))
 		}
 	}
 	w.happen()
@@ -274,8 +291,7 @@ func (w *world) take(e *step.Event) bool {
 	if w.held[e.Seq] {
 		return false
 	}
-	i := slices.IndexFunc(w.began, func(t *writer) bool { return t.seq == e.Seq })
-	t := w.began[i]
+	t := w.written[e.Seq]
 	fromLog := e.Place == [6]byte{}
 	switch {
 	case !t.ended:
@@ -336,7 +352,7 @@ func (w *world) run() string {
 	for range 60 {
 		w.read()
 	}
-	for _, t := range w.began {
+	for _, t := range w.written {
 		if t.committed && !t.discarded && w.taken[t] == 0 {
 			w.fail("event %d is lost", t.seq)
 		}
