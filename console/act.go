@@ -163,7 +163,7 @@ func (q *request) act() error {
 	case p.typed() && typed != strconv.FormatInt(p.N.N, 10):
 		return q.confirm(a, form, "Type the number of events to go on. Nothing was changed.", http.StatusBadRequest)
 	}
-	by := operator.By{Actor: q.user, Note: words.Cut(strings.TrimSpace(form.Get("note")), maxNote)}
+	by := operator.By{Actor: q.user, Note: words.Cut(strings.Join(strings.Fields(form.Get("note")), " "), maxNote)}
 	// An action continues when the browser disconnects; the audit has its outcome.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.ctx()), q.cfg.ActTimeout)
 	defer cancel()

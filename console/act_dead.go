@@ -1,6 +1,8 @@
 package console
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"net/url"
 	"strings"
@@ -13,6 +15,8 @@ import (
 )
 
 var deadFields = filter.Names
+
+var errFilter = errors.New("the filter is wrong")
 
 func planReplay(q *request, f url.Values) (plan, error) {
 	at := replays.PaceOf(f, replays.Usual)
@@ -47,7 +51,7 @@ const notCounted = "Only the newest events were counted: the action takes all th
 func (q *request) planDead(form url.Values, states []string, verb string, more ...string) (p plan, err error) {
 	f := filter.FromQuery(form)
 	if f.Err() != nil {
-		return p, f.Err()
+		return p, fmt.Errorf("%w: %w", errFilter, f.Err())
 	}
 	p.Back = "/dead?" + f.Query().Encode()
 	if !q.snapshot().There["claim"] {

@@ -48,6 +48,8 @@ func planResume(q *request, f url.Values) (plan, error) {
 	p.Command = q.db.Reach.Command(t.Topic, "outbox", "topic", "resume")
 	if t.State != outboxadmin.TopicPaused {
 		p.Nothing = "It is not paused."
+	} else if t.Since != nil {
+		p.Seen, p.Changed = t.Since.String(), "Somebody has paused the topic again meanwhile."
 	}
 	return p, err
 }

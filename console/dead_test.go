@@ -121,6 +121,15 @@ func TestAnActionOnOtherEventsIsAskedAgain(t *testing.T) {
 	assert.Equal(t, 2, s.count(`select count(*) from {schema}.claim_failed where topic = 't' and state = 'dead'`))
 	assert.Contains(t, text(s.post(http.StatusOK, "/do/discard", s.form(page))), "2 events were discarded.")
 
+	for _, change := range []string{`payload = '{"amount": 2}'`, `failed_at = now()`} {
+		form = s.form(s.get(http.StatusOK, "/do/replay?event=e1&consumer=shop%2Fbook"))
+		s.exec(`update {schema}.claim_failed set ` + change + ` where event_id = 'e1'`)
+		assert.Contains(t, text(s.post(http.StatusConflict, "/do/replay", form)), "they are not the same events as before", change)
+	}
+	form = s.form(s.get(http.StatusOK, "/do/discard?state=retrying"))
+	s.exec(`update {schema}.claim_failed set attempts = attempts + 1 where state = 'retrying'`)
+	s.post(http.StatusOK, "/do/discard", form) // an attempt is no change of what was decided about
+
 	s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
 		select 1, 3, i, 'f' || i, 'order.placed', '', '', '', now(), case i when 3 then 'retrying' else 'dead' end, 3, case i when 3 then 'timeout' else 'refused ' || i end from generate_series(1, 3) i`)
 	path := "/do/outbox-discard?group=" + s.group("refused <n>")
@@ -131,6 +140,29 @@ func TestAnActionOnOtherEventsIsAskedAgain(t *testing.T) {
 		assert.Zero(t, s.count(`select count(*) from {schema}.outbox_failed where command is not null`))
 	}
 	assert.Contains(t, text(s.act(http.StatusOK, path)), "A relay discards 2 events.")
+}
+
+// Nobody decides about what came after the page was shown: another call, another answer, another pause.
+func TestADecisionIsAboutWhatWasShown(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.exec(`insert into {schema}.effect (created_at, key, state, token, calls, first_called_at, called_at, until, reason)
+		values (now(), 'shop/sms/e1', 'doubt', gen_random_uuid(), 1, now() - interval '1 hour', now() - interval '1 hour', now() - interval '1 hour', 'timeout')`)
+	s.exec(`insert into {schema}.idempotency_key (id, service, scope, key, request, fingerprint, status, headers, body)
+		values (sha256('k'), 'shop', '\x01', 'key-1', 'POST /orders', '', 201, '', '')`)
+	s.act(http.StatusOK, "/do/pause?topic=t")
+	for _, c := range []struct{ path, change, wrong string }{
+		{"/do/resolve?key=shop%2Fsms%2Fe1&happened=yes", `update {schema}.effect set calls = 2, called_at = now()`, "The effect changed meanwhile: look at it again."},
+		{"/do/forget?id=8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a", `update {schema}.idempotency_key set created_at = now() + interval '1 second'`, "Another answer is stored now: look at it."},
+		{"/do/resume?topic=t", `update {schema}.outbox_topic set paused_at = now()`, "Somebody has paused the topic again meanwhile."},
+	} {
+		form := s.form(s.get(http.StatusOK, c.path))
+		s.exec(c.change)
+		action, _, _ := strings.Cut(c.path, "?")
+		page := s.post(http.StatusConflict, action, form)
+		assert.Contains(t, text(page), c.wrong+" Nothing was changed.")
+		s.post(http.StatusOK, action, s.form(page))
+	}
 }
 
 // group is the name of an error group of the outbox.

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -95,7 +96,7 @@ func planResolve(q *request, f url.Values) (plan, error) {
 	if err != nil {
 		return plan{}, err
 	}
-	p := plan{Back: "/effects?" + url.Values{"key": {e.Key}}.Encode()}
+	p := plan{Back: "/effects?" + url.Values{"key": {e.Key}}.Encode(), Seen: fmt.Sprint(e.State, e.Conflicts, e.Calls, e.CalledAt.UnixMicro()), Changed: "The effect changed meanwhile: look at it again."}
 	flag := "--done"
 	switch f.Get("happened") {
 	case "yes":

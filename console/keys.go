@@ -92,6 +92,7 @@ func planForget(q *request, f url.Values) (plan, error) {
 		p.Question, p.Nothing = "Forget an answer?", "The answer is not stored any more."
 		return p, nil
 	}
+	p.Seen, p.Changed = found[0].Created.String(), "Another answer is stored now: look at it."
 	p.Question = "Forget the answer to " + found[0].Request + " with the key " + found[0].Key + "?"
 	p.Explain = "A request that is repeated with this key is executed again, also if the first one's writes are committed: undo those first, unless the answer is a rejection."
 	return p, nil

@@ -110,6 +110,8 @@ func (q *request) fail(err error) {
 	switch {
 	case errors.Is(err, errNotFound):
 		status = http.StatusNotFound
+	case errors.Is(err, errFilter):
+		status = http.StatusBadRequest
 	case errors.Is(err, errForbidden):
 		status = http.StatusForbidden
 	case errors.Is(err, errTooOften):

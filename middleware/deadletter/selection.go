@@ -55,6 +55,7 @@ type selected struct {
 	name, key     string
 	state, group  string
 	first, failed time.Time
+	writer        uint32 // the transaction that wrote the row
 }
 
 // pageSize is how many events are read at once and changed in one transaction.
@@ -86,7 +87,7 @@ func (s Selection) page(ctx context.Context, tx pgx.Tx, schema string, above, up
 }
 
 func scanSelected(row pgx.CollectableRow) (f selected, err error) {
-	err = row.Scan(&f.id, &f.event, &f.consumer, &f.name, &f.key, &f.state, &f.group, &f.first, &f.failed)
+	err = row.Scan(&f.id, &f.event, &f.consumer, &f.name, &f.key, &f.state, &f.group, &f.first, &f.failed, &f.writer)
 	return f, err
 }
 

@@ -92,6 +92,9 @@ func Selected(f filter.Filter, states []string) deadletter.Selection {
 func Discard(ctx context.Context, db *Database, form url.Values, by operator.By) (Outcome, error) {
 	f := filter.FromQuery(form)
 	r, err := deadletter.Discard(ctx, db.Pool, db.Schema, Selected(f, Discardable), by)
+	if err != nil && r.Done > 0 {
+		err = fmt.Errorf("%s before: %w", format.Plural(r.Done, "event was discarded", "events were discarded"), err)
+	}
 	if err != nil {
 		return Outcome{}, err
 	}

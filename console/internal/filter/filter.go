@@ -72,7 +72,7 @@ func FromQuery(q url.Values) Filter {
 	var f Filter
 	for _, name := range Names {
 		for _, value := range q[name] {
-			if value != "" && len(value) <= maxText {
+			if value != "" {
 				f.Tokens = append(f.Tokens, Token{Name: name, Value: value})
 			}
 		}
@@ -91,6 +91,8 @@ func (f Filter) checked() Filter {
 			t.Problem = "no such name: want " + words.Either(Names)
 		case t.Value == "":
 			t.Problem = "its value is missing"
+		case len(t.Value) > maxText:
+			t.Value, t.Problem = "", fmt.Sprintf("its value has %d bytes: want %d at most", len(t.Value), maxText)
 		case !utf8.ValidString(t.Value) || strings.ContainsRune(t.Value, 0):
 			t.Problem = "its value has a byte that no name has"
 		case seen[t.Name] && t.Name != "event":

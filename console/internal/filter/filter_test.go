@@ -34,6 +34,8 @@ func TestWhatIsWrong(t *testing.T) {
 	} {
 		assert.ErrorContains(t, Parse(text).Err(), problem, text)
 	}
+	long := url.Values{"topic": {"t"}, "key": {strings.Repeat("k", maxText+1)}}
+	assert.ErrorContains(t, FromQuery(long).Err(), "key: its value has 2001 bytes: want 2000 at most", "a condition that is left out would select more")
 	f := Parse("state:lost key:k")
 	assert.Equal(t, url.Values{"key": {"k"}}, f.Query(), "what is wrong is left out")
 	assert.NoError(t, f.Without(0).Err())

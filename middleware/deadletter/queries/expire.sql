@@ -1,7 +1,7 @@
 -- The next 1,000 dead letters behind ($3, $4) of consumers $1 that failed last more than $2 seconds ago: by claim_failed_state, from the
 -- oldest. Of $5 alone where those are given, by claim_failed's primary key. Without those that an operator has changed since, which
 -- claim_audit_event tells, and without those whose turn in a replay is yet to come, unless nobody has continued it for a day.
-select f.id, f.event_id, f.consumer, c.name, f.key, f.state, f.error_group, f.first_at, f.failed_at
+select f.id, f.event_id, f.consumer, c.name, f.key, f.state, f.error_group, f.first_at, f.failed_at, f.xmin
 from {schema}.claim_failed f
 join {schema}.consumer c on c.id = f.consumer
 join unnest($1::text[], $2::float8[]) k (name, seconds) on k.name = c.name

@@ -1,6 +1,6 @@
 -- Of the events $1 the last $2 that are in one of the states $3, of consumer $4, with key $5, of topic $6, with reason $7, that failed from
 -- $8 to $9, of group $10, where those are given; by claim_failed's primary key.
-select f.id, f.event_id, f.consumer, c.name, f.key, f.state, f.error_group, f.first_at, f.failed_at
+select f.id, f.event_id, f.consumer, c.name, f.key, f.state, f.error_group, f.first_at, f.failed_at, f.xmin
 from {schema}.claim_failed f
 join {schema}.consumer c on c.id = f.consumer
 where f.id = any ($1::bigint[])

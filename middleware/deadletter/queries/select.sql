@@ -1,6 +1,6 @@
 -- A page of events that failed: the next $13 behind $1, up to $2, that are selected, in the order in which they failed first. By
 -- the index that fits what is given: on groups and states, events, keys, or the primary key. No locks.
-select f.id, f.event_id, f.consumer, c.name, f.key, f.state, f.error_group, f.first_at, f.failed_at
+select f.id, f.event_id, f.consumer, c.name, f.key, f.state, f.error_group, f.first_at, f.failed_at, f.xmin
 from {schema}.claim_failed f
 join {schema}.consumer c on c.id = f.consumer
 where f.id > $1::bigint and f.id <= $2::bigint

@@ -52,10 +52,11 @@
   };
 
   if (body.dataset.live && document.querySelector("main form[method=post]:not(.reveal)") === null) { // a form that somebody fills in stays as it is
-    let version = body.dataset.version, slow, later;
+    let version = body.dataset.version, stream = null, slow, later;
     const alive = () => { lost.hidden = true; clearTimeout(slow); slow = setTimeout(() => { lost.hidden = false; }, 15000); };
     const connect = () => {
-      const live = new EventSource(body.dataset.live);
+      if (stream || document.hidden) return;
+      const live = stream = new EventSource(body.dataset.live);
       live.addEventListener("changed", (e) => {
         alive();
         if (e.data !== version) { version = e.data; changed(); }
@@ -66,13 +67,17 @@
       live.addEventListener("error", () => {
         clearTimeout(slow);
         slow = setTimeout(() => { lost.hidden = false; }, 3000);
-        if (live.readyState === 2) setTimeout(connect, 3000); // closed: after an answer other than 200 the browser does not try again
+        if (live.readyState === 2) { stream = null; setTimeout(connect, 3000); } // closed: after an answer other than 200 the browser does not try again
       });
     };
     connect();
     pause.hidden = false;
     pause.addEventListener("click", () => setPaused(!paused));
-    document.addEventListener("visibilitychange", () => { if (!document.hidden && !paused && waiting) { waiting = 0; refresh(); } });
+    document.addEventListener("visibilitychange", () => { // a browser has six connections to a server: hidden pages leave them to the others
+      if (document.hidden) { if (stream) stream.close(); stream = null; clearTimeout(slow); return; }
+      connect();
+      if (!paused && waiting) { waiting = 0; refresh(); }
+    });
   }
 
   // Ages count up by the server's clock, as long as the figures beside them are kept up to date. They are written as age in
