@@ -43,7 +43,7 @@ func TestKeyboardAlone(t *testing.T) {
 	b.tabTo(`e.textContent === "Replay …"`)
 	b.keys(kb.Enter)
 	b.until(`document.activeElement.id === "note"`)
-	b.keys("by keys")
+	b.keys("by" + kb.Enter + "keys") // confirms nothing
 	b.tabTo(`e.textContent === "Replay 1 event"`)
 	b.keys(kb.Enter)
 	b.shows("1 of 1")

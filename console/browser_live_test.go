@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -58,6 +59,33 @@ func TestAPartThatSomebodyLeavesInABrowser(t *testing.T) {
 	require.Never(t, func() bool { return value[bool](b, told) }, 4*time.Second, 200*time.Millisecond)
 	value[chromedp.Void](b, `void document.activeElement.blur()`)
 	b.until(told)
+}
+
+// A page that nobody sees leaves its connection to the others: a browser has six for a server, and each page holds one.
+func TestAHiddenPageInABrowser(t *testing.T) {
+	t.Parallel()
+	var connected atomic.Int32
+	s := open(t, everything, func(c *console.Config) {
+		c.Authorize = func(r *http.Request) (console.Rights, string) {
+			if strings.HasSuffix(r.URL.Path, "/live") {
+				connected.Add(1)
+				context.AfterFunc(r.Context(), func() { connected.Add(-1) })
+			}
+			return everything, "ada"
+		}
+	})
+	b := s.tab(t)
+	b.open("/outbox")
+	b.shows("No event waits, and no topic is paused.")
+	one := func() bool { return connected.Load() == 1 }
+	require.Eventually(t, one, wait, pause)
+	const turns = `void (Object.defineProperty(document, "hidden", { configurable: true, value: %t }), document.dispatchEvent(new Event("visibilitychange")))`
+	value[chromedp.Void](b, fmt.Sprintf(turns, true))
+	require.Eventually(t, func() bool { return connected.Load() == 0 }, wait, pause)
+	s.pending("order.placed", "p1")
+	value[chromedp.Void](b, fmt.Sprintf(turns, false))
+	b.shows("order.placed")
+	require.Eventually(t, one, wait, pause)
 }
 
 // The database of an open page is gone. The page showed its figures as the present ones, because the server's answer is an error.
