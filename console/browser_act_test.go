@@ -48,7 +48,7 @@ func TestActionsInABrowser(t *testing.T) {
 		s.comes(1, c.count)
 		assert.Empty(t, b.wrong(), c.press)
 	}
-	for _, c := range [][4]string{{"too large: <n>", "Retry …", "Retry 2 events", "A relay retries 2 events."}, {"no such topic: <n>", "Discard …", "Discard 2 events", "A relay discards 2 events."}} {
+	for _, c := range [][4]string{{"too large: <n>", "Retry …", "Retry 2 events", "2 events will be retried by a running relay."}, {"no such topic: <n>", "Discard …", "Discard 2 events", "2 events will be discarded by a running relay."}} {
 		b.open("/outbox")
 		b.press(c[0])
 		b.press(c[1])

@@ -139,7 +139,7 @@ func TestAnActionOnOtherEventsIsAskedAgain(t *testing.T) {
 		assert.Contains(t, text(s.post(http.StatusConflict, "/do/outbox-discard", form)), "they are not the same events as before")
 		assert.Zero(t, s.count(`select count(*) from {schema}.outbox_failed where command is not null`))
 	}
-	assert.Contains(t, text(s.act(http.StatusOK, path)), "A relay discards 2 events.")
+	assert.Contains(t, text(s.act(http.StatusOK, path)), "2 events will be discarded by a running relay.")
 }
 
 // Nobody decides about what came after the page was shown: another call, another answer, another pause.

@@ -45,9 +45,9 @@ func TestOutbox(t *testing.T) {
 	group, _, _ = strings.Cut(group, "#")
 	assert.Contains(t, text(s.get(http.StatusOK, "/outbox?group="+group)), "f1 order.placed dead 3 message too large: 1")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/outbox-retry?group="+group)), "Retry 2 events of the outbox?")
-	assert.Contains(t, text(s.act(http.StatusOK, "/do/outbox-retry?group="+group)), "A relay retries 2 events.")
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/outbox-retry?group="+group)), "2 events will be retried by a running relay.")
 	assert.Equal(t, 2, s.count(`select count(*) from {schema}.outbox_failed where command = 'retry'`))
-	assert.Contains(t, text(s.act(http.StatusOK, "/do/outbox-discard?group="+group)), "A relay discards 2 events.")
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/outbox-discard?group="+group)), "2 events will be discarded by a running relay.")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/outbox-retry?group=nothing")), "No event of this cause is left.")
 	s.get(http.StatusNotFound, "/do/outbox-retry")
 }

@@ -15,7 +15,7 @@ import (
 func openConsole(ctx context.Context, s *stage.Stage, logs io.Writer) (func(), error) {
 	page, err := console.New(console.Config{
 		Databases: []console.Database{{Name: "quickstart", Pool: s.Pool, Schema: s.Config.Schema}},
-		Authorize: console.Loopback(console.Look|console.Payloads, ""),
+		Authorize: console.Loopback(console.Look|console.Payloads, "quickstart"),
 		Logger:    slog.New(slog.NewTextHandler(logs, nil)),
 	})
 	if err != nil {

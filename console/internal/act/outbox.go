@@ -18,13 +18,13 @@ import (
 // OutboxRetry flags the failed events of a group for a retry.
 func OutboxRetry(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	n, err := outboxadmin.Retry(ctx, db.Pool, db.Schema, outboxadmin.Selection{Group: f.Get("group")}, by)
-	return Outcome{Headline: "A relay retries " + format.Plural(n, "event.", "events."), Back: "/outbox"}, err
+	return Outcome{Headline: format.Plural(n, "event", "events") + " will be retried by a running relay.", Back: "/outbox"}, err
 }
 
 // OutboxDiscard flags the failed events of a group to be discarded.
 func OutboxDiscard(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	n, err := outboxadmin.Discard(ctx, db.Pool, db.Schema, outboxadmin.Selection{Group: f.Get("group")}, by)
-	return Outcome{Headline: "A relay discards " + format.Plural(n, "event.", "events."), Back: "/outbox"}, err
+	return Outcome{Headline: format.Plural(n, "event", "events") + " will be discarded by a running relay.", Back: "/outbox"}, err
 }
 
 // Pause pauses a topic.
