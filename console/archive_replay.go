@@ -76,7 +76,7 @@ func planArchiveContinue(q *request, f url.Values) (plan, error) {
 	at := replays.ArchivePace(f, r.Rate)
 	p.Pace, p.Wrong = &at, at.Wrong
 	p.Command = q.db.Reach.Command("", append([]string{"outbox", "replay", "--resume", id}, at.Flags()...)...)
-	p.goesOn(r.State, "by "+r.StoppedBy)
+	p.goesOn(r.State, "by "+r.StoppedBy, r.Rate)
 	if r.State == outboxadmin.ReplayDone {
 		p.Nothing = "It is done."
 	}

@@ -85,16 +85,16 @@ func planContinue(q *request, f url.Values) (plan, error) {
 	at := replays.PaceOf(f, r.Pace)
 	p.Pace, p.Wrong = &at, at.Wrong
 	p.Command = q.db.Reach.Command("", append([]string{"dead", "replay", "--resume", id}, at.Flags()...)...)
-	p.goesOn(r.State, r.Reason)
+	p.goesOn(r.State, r.Reason, r.Pace)
 	if r.State == deadletter.ReplayDone {
 		p.Nothing = "It is done."
 	}
 	return p, err
 }
 
-// goesOn has the user asked again if the replay is stopped or continued meanwhile. why is the reason of a stop.
-func (p *plan) goesOn(state, why string) {
-	p.Seen, p.Changed = state+" "+why, "Somebody has continued the replay meanwhile."
+// goesOn has the user asked again if the replay is stopped, continued or given another pace meanwhile. why is the reason of a stop.
+func (p *plan) goesOn(state, why string, pace any) {
+	p.Seen, p.Changed = fmt.Sprint(state, " ", why, " ", pace), "Somebody has continued the replay, or changed its pace, meanwhile."
 	if state == deadletter.ReplayStopped {
 		p.Changed = "The replay stopped meanwhile (" + why + ")."
 	}

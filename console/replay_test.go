@@ -83,9 +83,9 @@ func TestAChangeOfThePaceContinuesNoReplayThatWasStopped(t *testing.T) {
 	s.exec(`insert into {schema}.claim_replay (actor, note, selection, rate, max_failed, up_to, selected) select 'ada', '', '{"topic": "t", "states": ["dead"]}', 1, 1, max(id), 300 from {schema}.claim_failed`)
 	s.exec(`insert into {schema}.outbox_audit (actor, action, events) values ('ada', 'replay', 0)`)
 	s.exec(`insert into {schema}.outbox_replay (id, until, published_at, rate, selected, more) values (1, now(), '-infinity', 1, 300, false)`)
-	for path, sql := range map[string][2]string{
-		"/do/continue":         {`update {schema}.claim_replay set state = 'stopped', reason = 'stopped by grace'`, `select count(*) from {schema}.claim_replay where state = 'running'`},
-		"/do/archive-continue": {`update {schema}.outbox_replay set stopped_by = 'grace'`, `select count(*) from {schema}.outbox_replay where stopped_by is null`},
+	for path, sql := range map[string][3]string{
+		"/do/continue":         {`update {schema}.claim_replay set state = 'stopped', reason = 'stopped by grace'`, `select count(*) from {schema}.claim_replay where state = 'running'`, `update {schema}.claim_replay set rate = 3`},
+		"/do/archive-continue": {`update {schema}.outbox_replay set stopped_by = 'grace'`, `select count(*) from {schema}.outbox_replay where stopped_by is null`, `update {schema}.outbox_replay set rate = 3`},
 	} {
 		form := s.form(s.get(http.StatusOK, path+"?id=1"))
 		s.exec(sql[0])
@@ -99,7 +99,10 @@ func TestAChangeOfThePaceContinuesNoReplayThatWasStopped(t *testing.T) {
 		form.Set("rate", "1")
 		s.post(http.StatusOK, path, form)
 		assert.Equal(t, 1, s.count(sql[1]), path)
-		assert.Contains(t, text(s.post(http.StatusConflict, path, stale)), "Somebody has continued the replay meanwhile. Nothing was changed.")
+		form = s.form(s.get(http.StatusOK, path+"?id=1"))
+		s.exec(sql[2])
+		assert.Contains(t, text(s.post(http.StatusConflict, path, form)), "or changed its pace, meanwhile", "of two who change the pace, one is told")
+		assert.Contains(t, text(s.post(http.StatusConflict, path, stale)), "Somebody has continued the replay, or changed its pace, meanwhile. Nothing was changed.")
 	}
 }
 

@@ -108,6 +108,10 @@ func (m Mask) masked(value any) any {
 		for i := range v {
 			v[i] = m.masked(v[i])
 		}
+	case string:
+		if m.Has(v) {
+			return Masked
+		}
 	}
 	return value
 }
@@ -142,6 +146,9 @@ func (m Mask) Has(value any) bool {
 		}
 	case []any:
 		return slices.ContainsFunc(v, m.Has)
+	case string: // it may be JSON itself
+		inner, isJSON := ParseJSON([]byte(v))
+		return isJSON && m.Has(inner)
 	}
 	return false
 }
