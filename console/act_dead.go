@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/replays"
 	"github.com/millrace-go/millrace/internal/words"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 var deadFields = filter.Names
@@ -21,12 +22,24 @@ var errFilter = errors.New("the filter is wrong")
 func planReplay(q *request, f url.Values) (plan, error) {
 	at := replays.PaceOf(f, replays.Usual)
 	p, err := q.planDead(f, act.Replayable, "replay", at.Flags()...)
+	p.besides(q.replays(false), act.Selected(filter.FromQuery(f), act.Replayable))
 	if p.N.N > 1 || p.N.AtLeast {
 		p.Pace, p.Wrong = &at, at.Wrong
 	}
 	p.Question, p.Verb, p.Danger = "Replay "+p.Question, "Replay "+format.Events(p.N), p.N.AtLeast
 	p.Explain = "They run again with all their attempts, in the order of their keys. A running service of the consumer handles them; until one runs they wait."
 	return p, err
+}
+
+// besides warns of running replays that may take the selected events, and has the user asked again if others run meanwhile.
+func (p *plan) besides(running []replays.Replay, selected deadletter.Selection) {
+	for _, r := range running {
+		if replays.Overlap(r.Selection, selected) {
+			p.Warning = strings.TrimSpace(p.Warning + " " + r.Name() + " runs, and may take some of these events, too.")
+			p.Seen += " " + r.Name()
+			p.Changed = r.Name() + " of such events runs, or other events match than before."
+		}
+	}
 }
 
 func planDiscard(q *request, f url.Values) (plan, error) {
@@ -138,6 +151,7 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 		p.Nothing = "No event of this cause is left."
 	}
 	p.Question = format.Count(p.N) + " " + words.Pick(p.N.N, "event", "events") + " of the outbox?"
+	p.Changed = "The same number of events matches, but they are others, or somebody has decided about them."
 	return p, nil
 }
 

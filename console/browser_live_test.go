@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
@@ -86,6 +87,42 @@ func TestAHiddenPageInABrowser(t *testing.T) {
 	value[chromedp.Void](b, fmt.Sprintf(turns, false))
 	b.shows("order.placed")
 	require.Eventually(t, one, wait, pause)
+}
+
+// One answer never comes, as by a proxy that forgets it, while the stream goes on. The page stood still for ever and said that it was live.
+func TestALostAnswerInABrowser(t *testing.T) {
+	t.Parallel()
+	var lose atomic.Bool
+	s := open(t, everything, func(c *console.Config) {
+		c.Authorize = func(r *http.Request) (console.Rights, string) {
+			if strings.HasSuffix(r.URL.Path, "/outbox") && lose.CompareAndSwap(true, false) {
+				<-r.Context().Done()
+			}
+			return everything, "ada"
+		}
+	})
+	b := s.tab(t)
+	b.open("/outbox")
+	b.shows("No event waits, and no topic is paused.")
+	lose.Store(true)
+	s.pending("order.placed", "p1")
+	b.shows("order.placed")
+	assert.False(t, lose.Load())
+}
+
+// Figures change under the pointer; rows do not.
+func TestFiguresUnderThePointerInABrowser(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	b := s.tab(t)
+	b.open("/")
+	b.shows("Nothing waits.")
+	at := value[[]float64](b, `(({ x, y }) => [x + 40, y + 40])(document.getElementById("pipeline").getBoundingClientRect())`)
+	_, err := chromedp.Call(b.ctx, input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: "mouseMoved", X: at[0], Y: at[1]})
+	require.NoError(t, err)
+	b.until(`document.getElementById("pipeline").matches(":hover")`)
+	s.pending("order.placed", "p1")
+	b.until(`!document.getElementById("pipeline").textContent.includes("Nothing waits.")`)
 }
 
 // The database of an open page is gone. The page showed its figures as the present ones, because the server's answer is an error.

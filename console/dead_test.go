@@ -136,7 +136,7 @@ func TestAnActionOnOtherEventsIsAskedAgain(t *testing.T) {
 	for _, change := range []string{`update {schema}.outbox_failed set state = 'retrying' where event_id = 'f1'`, `update {schema}.outbox_failed set reason = case event_id when 'f1' then 'timeout' else 'refused 3' end where event_id in ('f1', 'f3')`} {
 		form = s.form(s.get(http.StatusOK, path))
 		s.exec(change)
-		assert.Contains(t, text(s.post(http.StatusConflict, "/do/outbox-discard", form)), "they are not the same events as before")
+		assert.Contains(t, text(s.post(http.StatusConflict, "/do/outbox-discard", form)), "somebody has decided about them")
 		assert.Zero(t, s.count(`select count(*) from {schema}.outbox_failed where command is not null`))
 	}
 	assert.Contains(t, text(s.act(http.StatusOK, path)), "2 events will be discarded by a running relay.")
@@ -163,6 +163,38 @@ func TestADecisionIsAboutWhatWasShown(t *testing.T) {
 		assert.Contains(t, text(page), c.wrong+" Nothing was changed.")
 		s.post(http.StatusOK, action, s.form(page))
 	}
+}
+
+// Two who have seen the same dry run begin one replay, not two with twice the pace.
+func TestASecondReplayOfTheSameEventsIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.many(3000)
+	ada := s.form(s.get(http.StatusOK, "/do/replay?topic=t"))
+	ada.Set("typed", "2000")
+	s.post(http.StatusOK, "/do/replay", ada)
+	page := s.post(http.StatusConflict, "/do/replay", ada)
+	assert.Contains(t, text(page), "Replay 1 of such events runs, or other events match than before. Nothing was changed.")
+	assert.Contains(t, text(page), "Replay 1 runs, and may take some of these events, too.")
+	assert.Equal(t, 1, s.count(`select count(*) from {schema}.claim_replay`))
+	again := s.form(page)
+	again.Set("typed", "2000")
+	s.post(http.StatusOK, "/do/replay", again) // who has read that may
+	assert.Equal(t, 2, s.count(`select count(*) from {schema}.claim_replay`))
+}
+
+// A decision that no relay has carried out is seen, and is not overwritten unseen.
+func TestADecisionThatWaitsForARelayIsSeen(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
+		select 1, 3, i, 'f' || i, 'order.placed', '', convert_to('{}', 'UTF8'), '', now(), 'dead', 3, 'refused ' || i from generate_series(1, 3) i`)
+	group := "?group=" + s.group("refused <n>")
+	form := s.form(s.get(http.StatusOK, "/do/outbox-discard"+group))
+	s.act(http.StatusOK, "/do/outbox-retry"+group)
+	assert.Contains(t, text(s.post(http.StatusConflict, "/do/outbox-discard", form)), "somebody has decided about them. Nothing was changed.")
+	assert.Equal(t, 3, s.count(`select count(*) from {schema}.outbox_failed where command = 'retry'`))
+	assert.Contains(t, text(s.get(http.StatusOK, "/outbox"+group)), "retry: waits for a relay")
 }
 
 // group is the name of an error group of the outbox.

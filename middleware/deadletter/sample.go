@@ -28,7 +28,7 @@ type Sample struct {
 	Events   int          // number of grouped events
 	Selected int          // events in the whole selection
 	AtLeast  bool         // Selected is a lower bound: the count was not completed
-	Digest   string       // identifies the grouped events: it differs if others are grouped, or if a dead one was changed
+	Digest   string       // identifies the grouped events: it differs if others are grouped, or if a dead or blocked one was changed
 	// Searched is how many of the newest events were searched, if there are older ones and fewer were found than SampleGroups groups.
 	// 0: every event was searched.
 	Searched int
@@ -54,7 +54,7 @@ func SampleGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (
 		ids := sha256.New()
 		for _, f := range part.events {
 			g.add(f)
-			if f.state != "dead" { // each attempt changes those that are tried again
+			if f.state != "dead" && f.state != "blocked" { // each attempt changes the others
 				f.writer = 0
 			}
 			fmt.Fprintln(ids, f.id, f.writer)

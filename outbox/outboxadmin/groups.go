@@ -22,7 +22,7 @@ type ErrorGroup struct {
 	Topics    []string  `json:"topics"`
 	First     time.Time `json:"first"` // when the first one failed
 	Last      time.Time `json:"last"`
-	Digest    string    `json:"-" db:"-"` // of a sample: it differs if other events are grouped, or one in another state
+	Digest    string    `json:"-" db:"-"` // of a sample: it differs if other events are grouped, one in another state, or one with another command
 }
 
 // ListGroups returns what failed alike, the most frequent first. It reads all failed events. Those that are blocked or delayed

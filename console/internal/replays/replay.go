@@ -4,6 +4,7 @@ package replays
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -101,6 +102,16 @@ func View(r deadletter.ReplayStatus, here bool) Replay {
 		}
 	}
 	return v
+}
+
+// Overlap reports whether both selections may select an event.
+func Overlap(a, b deadletter.Selection) bool {
+	for _, f := range [][2]string{{a.Consumer, b.Consumer}, {a.Topic, b.Topic}, {a.Key, b.Key}, {a.Group, b.Group}, {a.Reason, b.Reason}} {
+		if f[0] != "" && f[1] != "" && f[0] != f[1] {
+			return false
+		}
+	}
+	return len(a.EventIDs) == 0 || len(b.EventIDs) == 0 || slices.ContainsFunc(a.EventIDs, func(id string) bool { return slices.Contains(b.EventIDs, id) })
 }
 
 // StateWords returns the words for states of failed events.

@@ -4,10 +4,12 @@
   const body = document.body, base = body.dataset.base;
   const pause = document.getElementById("pause"), pauseText = document.getElementById("pause-text"), lost = document.getElementById("lost");
   const keys = document.getElementById("keys"), keysOff = document.getElementById("keys-off");
-  let paused = false, waiting = 0, running = false, again = false, late = [];
+  let paused = false, waiting = 0, running = false, again = false, missed = 0, late = [];
 
-  // A part stays as it is while somebody points at it or works in it: nothing moves under the pointer. It is late then, until he leaves it.
-  const busy = (part) => part.matches(":hover") || part.contains(document.activeElement);
+  // A part stays as it is while somebody works in it, or points at its rows: they do not move under the pointer. It is late then, until he
+  // leaves it. Other figures change in place.
+  const rows = "table, ul, ol";
+  const busy = (part) => part.contains(document.activeElement) || part.matches(":hover:not(.pipeline)") && (part.matches(rows) || part.querySelector(rows));
 
   const swap = (page) => {
     late = [];
@@ -23,9 +25,13 @@
     if (running) { again = true; return; }
     running = true;
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin", signal: AbortSignal.timeout(10000) });
       swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
-    } catch { /* the stream says that the connection is lost */ }
+      missed = 0;
+    } catch { // an answer may be lost although the stream goes on
+      if (++missed > 1) lost.hidden = false;
+      setTimeout(changed, 3000);
+    }
     running = false;
     if (again) { again = false; refresh(); }
   };
@@ -53,7 +59,7 @@
 
   if (body.dataset.live && document.querySelector("main form[method=post]:not(.reveal)") === null) { // a form that somebody fills in stays as it is
     let version = body.dataset.version, stream = null, slow, later;
-    const alive = () => { lost.hidden = true; clearTimeout(slow); slow = setTimeout(() => { lost.hidden = false; }, 15000); };
+    const alive = () => { lost.hidden = missed < 2; clearTimeout(slow); slow = setTimeout(() => { lost.hidden = false; }, 15000); };
     const connect = () => {
       if (stream || document.hidden) return;
       const live = stream = new EventSource(body.dataset.live);
