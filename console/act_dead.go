@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/replays"
 	"github.com/millrace-go/millrace/internal/words"
-	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 var deadFields = filter.Names
@@ -22,24 +21,16 @@ var errFilter = errors.New("the filter is wrong")
 func planReplay(q *request, f url.Values) (plan, error) {
 	at := replays.PaceOf(f, replays.Usual)
 	p, err := q.planDead(f, act.Replayable, "replay", at.Flags()...)
-	p.besides(q.replays(false), act.Selected(filter.FromQuery(f), act.Replayable))
+	for _, name := range replays.Beside(q.replays(false), act.Selected(filter.FromQuery(f), act.Replayable)) {
+		p.Warning = strings.TrimSpace(p.Warning + " " + name + " runs, and may take some of these events, too.")
+		p.Seen, p.Changed = p.Seen+" "+name, name+" of such events runs, or other events match than before."
+	}
 	if p.N.N > 1 || p.N.AtLeast {
 		p.Pace, p.Wrong = &at, at.Wrong
 	}
 	p.Question, p.Verb, p.Danger = "Replay "+p.Question, "Replay "+format.Events(p.N), p.N.AtLeast
 	p.Explain = "They run again with all their attempts, in the order of their keys. A running service of the consumer handles them; until one runs they wait."
 	return p, err
-}
-
-// besides warns of running replays that may take the selected events, and has the user asked again if others run meanwhile.
-func (p *plan) besides(running []replays.Replay, selected deadletter.Selection) {
-	for _, r := range running {
-		if replays.Overlap(r.Selection, selected) {
-			p.Warning = strings.TrimSpace(p.Warning + " " + r.Name() + " runs, and may take some of these events, too.")
-			p.Seen += " " + r.Name()
-			p.Changed = r.Name() + " of such events runs, or other events match than before."
-		}
-	}
 }
 
 func planDiscard(q *request, f url.Values) (plan, error) {

@@ -2,14 +2,12 @@ package console
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
-	"runtime/debug"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/millrace-go/millrace/console/internal/assets"
+	"github.com/millrace-go/millrace/console/internal/fanout"
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/guard"
@@ -69,31 +67,8 @@ func (c *Console) all(serve func(q *request, granted []*request)) http.HandlerFu
 	}
 }
 
-// of asks all databases at once, because one may be slow. If ask panics, of panics in the request's goroutine, where net/http
-// recovers.
-func of[T any](all []*request, ask func(*request) T) []T {
-	answers := make([]T, len(all))
-	panics := make(chan string, len(all))
-	var asked sync.WaitGroup
-	for i, q := range all {
-		asked.Go(func() {
-			defer func() {
-				if bug := recover(); bug != nil {
-					panics <- fmt.Sprintf("%v\n\n%s", bug, debug.Stack())
-				}
-			}()
-			answers[i] = ask(q)
-		})
-	}
-	asked.Wait()
-	if len(panics) > 0 {
-		panic(<-panics)
-	}
-	return answers
-}
-
 func (q *request) fleet(granted []*request) {
-	p := fleetPage{Members: of(granted, (*request).member)}
+	p := fleetPage{Members: fanout.All(granted, (*request).member)}
 	var told []string
 	var now time.Time
 	for _, m := range p.Members {
@@ -165,5 +140,5 @@ func plus(a, b outboxadmin.Count) outboxadmin.Count {
 
 // liveFleet streams changes of the page of all databases. Rights are checked when the stream begins.
 func (q *request) liveFleet(granted []*request) {
-	q.streams.Serve(q.w, q.r, func() string { return live.Version(of(granted, (*request).now)) })
+	q.streams.Serve(q.w, q.r, func() string { return live.Version(fanout.All(granted, (*request).now)) })
 }

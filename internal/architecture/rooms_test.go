@@ -90,6 +90,7 @@ var rooms = map[string]map[string]room{
 		"replays":   {rooms: []string{"format", "mask"}},
 		"figures":   {rooms: []string{"cache", "format", "waterfall"}},
 		"waterfall": {others: []string{"slices", "time"}},
+		"fanout":    {others: []string{"fmt", "runtime/debug", "sync"}},
 		"assets":    {rooms: []string{"format"}},
 		"act":       {rooms: []string{"figures", "filter", "format", "jobs", "replays"}},
 	},

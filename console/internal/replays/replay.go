@@ -104,8 +104,18 @@ func View(r deadletter.ReplayStatus, here bool) Replay {
 	return v
 }
 
-// Overlap reports whether both selections may select an event.
-func Overlap(a, b deadletter.Selection) bool {
+// Beside returns the names of those running replays that may take selected events.
+func Beside(running []Replay, selected deadletter.Selection) (names []string) {
+	for _, r := range running {
+		if overlap(r.Selection, selected) {
+			names = append(names, r.Name())
+		}
+	}
+	return names
+}
+
+// overlap reports whether both selections may select an event.
+func overlap(a, b deadletter.Selection) bool {
 	for _, f := range [][2]string{{a.Consumer, b.Consumer}, {a.Topic, b.Topic}, {a.Key, b.Key}, {a.Group, b.Group}, {a.Reason, b.Reason}} {
 		if f[0] != "" && f[1] != "" && f[0] != f[1] {
 			return false
