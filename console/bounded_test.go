@@ -2,10 +2,13 @@ package console_test
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,6 +104,42 @@ func (s *site) read(f func()) map[string]int {
 		all[table] -= n
 	}
 	return all
+}
+
+// Searches of a locked table leave the figures alone, which all pages show.
+func TestFiguresWaitForNoSearch(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look, func(c *console.Config) {
+		pool, err := pgxpool.NewWithConfig(t.Context(), c.Databases[0].Pool.Config()) // of its own, so that the test has connections, too
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		c.Databases[0].Pool = pool
+	})
+	s.fail()
+	locking, err := s.pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = locking.Exec(t.Context(), `lock table `+s.schema+`.idempotency_key in access exclusive mode`)
+	require.NoError(t, err)
+	searching, leave := context.WithCancel(t.Context())
+	var searches sync.WaitGroup
+	for i := range 8 {
+		searches.Go(func() {
+			r, err := http.NewRequestWithContext(searching, http.MethodGet, s.server.URL+s.base+"/keys?key=k"+strconv.Itoa(i), nil)
+			if !assert.NoError(t, err) {
+				return
+			}
+			if answer, err := s.client.Do(r); err == nil {
+				_ = answer.Body.Close()
+			}
+		})
+	}
+	s.comes(1, `select (count(*) > 1)::int from pg_locks where not granted and relation = '{schema}.idempotency_key'::regclass`)
+	s.exec(`update {schema}.claim_failed set state = 'dead' where consumer = 2`)
+	s.tells("/consumers", "3 dead letters")
+	assert.Equal(t, 1, s.count(`select (count(*) > 1)::int from pg_locks where not granted and relation = '{schema}.idempotency_key'::regclass`), "they still wait")
+	leave()
+	require.NoError(t, locking.Rollback(context.WithoutCancel(t.Context())))
+	searches.Wait()
 }
 
 // However many rows the tables have, each page reads a bounded number of them. The rows are counted by PostgreSQL.

@@ -128,8 +128,8 @@ const (
 	// A user may act so many times at once, and then once every so long, over all databases; and see so many payloads.
 	actionsAtOnce  = 20
 	betweenActions = 2 * time.Second
-	// reads bounds how many connections to one database the pages use at once.
-	reads = 4
+	// reads bounds how many connections to one database the pages use at once, beside one for the figures and one for doctor.
+	reads = 2
 	// maxBrokers is how many brokers the first page has room for.
 	maxBrokers = 2
 )
@@ -238,7 +238,7 @@ func New(cfg Config) (*Console, error) {
 	for _, d := range cfg.Databases {
 		db := &database{Name: d.Name, Database: act.Database{Jobs: jobs.New(), ArchiveJobs: jobs.New(), Log: cfg.Logger.With("database", d.Name)}}
 		schema, _ := pgschema.Validate(d.Schema) // Validate has checked it
-		db.Source = figures.Source{Pool: d.Pool, Schema: schema, Cache: cache.New(reads, cfg.Timeout), Reach: reach.Reach{Config: d.ConfigFile, Database: d.Fleet, DSN: d.DSN, Schema: schema}}
+		db.Source = figures.Source{Pool: d.Pool, Schema: schema, Cache: cache.New(reads, cfg.Timeout, figures.Own...), Reach: reach.Reach{Config: d.ConfigFile, Database: d.Fleet, DSN: d.DSN, Schema: schema}}
 		if schema == pgschema.Default {
 			db.Reach.Schema = ""
 		}

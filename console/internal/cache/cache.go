@@ -21,6 +21,7 @@ const (
 type Cache struct {
 	timeout time.Duration
 	slots   chan struct{}
+	own     map[string]chan struct{} // of keys that wait for no other one
 
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -35,18 +36,23 @@ type entry struct {
 	asked time.Time // when it was last requested
 }
 
-// New returns a Cache that runs at most this many reads at once, each within the timeout.
-func New(reads int, timeout time.Duration) *Cache {
-	return &Cache{timeout: timeout, slots: make(chan struct{}, reads), entries: map[string]*entry{}}
+// New returns a Cache that runs at most this many reads at once, each within the timeout. The keys in own come on top: each has a slot
+// of its own, so that it does not wait for slow reads of other keys.
+func New(reads int, timeout time.Duration, own ...string) *Cache {
+	c := &Cache{timeout: timeout, slots: make(chan struct{}, reads), own: map[string]chan struct{}{}, entries: map[string]*entry{}}
+	for _, key := range own {
+		c.own[key] = make(chan struct{}, 1)
+	}
+	return c
 }
 
 // Get returns the cached value for the key if it is younger than fresh. Otherwise it calls load. If load fails, Get returns the
 // error with the last value and its time; a zero time means that there is no value. An error is kept for 3 s at most. load must not keep its context, and its
-// result must not be changed.
+// result must not be changed. If load calls Get with its context, that read uses its slot.
 func Get[T any](ctx context.Context, c *Cache, key string, fresh time.Duration, load func(context.Context) (T, error)) (T, time.Time, error) {
 	e, mine := c.entry(key, fresh)
 	if mine {
-		read(ctx, c, e, load)
+		read(ctx, c, key, e, load)
 	}
 	select {
 	case <-e.ready:
@@ -145,22 +151,32 @@ func (c *Cache) Forget() {
 }
 
 // read settles the entry even if load panics, because others wait for it.
-func read[T any](ctx context.Context, c *Cache, e *entry, load func(context.Context) (T, error)) {
+func read[T any](ctx context.Context, c *Cache, key string, e *entry, load func(context.Context) (T, error)) {
 	var value T
 	err := errors.New("the read panicked")
 	defer func() { c.settle(e, value, err) }()
-	value, err = run(ctx, c, load)
+	value, err = run(ctx, c, key, load)
 }
 
 // run calls load. Others wait for the result, so it continues when the first session disconnects; the timeout bounds it.
-func run[T any](ctx context.Context, c *Cache, load func(context.Context) (T, error)) (value T, err error) {
+func run[T any](ctx context.Context, c *Cache, key string, load func(context.Context) (T, error)) (value T, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	defer cancel()
+	if ctx.Value(holding{}) != nil {
+		return load(ctx)
+	}
+	slots := c.slots
+	if own := c.own[key]; own != nil {
+		slots = own
+	}
 	select {
-	case c.slots <- struct{}{}:
+	case slots <- struct{}{}:
 	case <-ctx.Done():
 		return value, ctx.Err()
 	}
-	defer func() { <-c.slots }()
-	return load(ctx)
+	defer func() { <-slots }()
+	return load(context.WithValue(ctx, holding{}, true))
 }
+
+// holding marks the context of a read that has a slot.
+type holding struct{}

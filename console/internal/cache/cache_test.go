@@ -143,6 +143,34 @@ func TestResultsThatNobodyRequestsAreDropped(t *testing.T) {
 	})
 }
 
+// Searches that wait for a locked table had the figures of all pages wait, too.
+func TestAKeyHasASlotOfItsOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := New(2, time.Minute, "snapshot", "doctor")
+		stuck := make(chan struct{})
+		var sessions sync.WaitGroup
+		for _, key := range []string{"key a", "key b", "key c", "doctor"} {
+			sessions.Go(func() {
+				_, _, _ = Get(t.Context(), c, key, time.Hour, func(context.Context) (int, error) { <-stuck; return 1, nil })
+			})
+		}
+		synctest.Wait()
+		began := time.Now()
+		got, _, err := Get(t.Context(), c, "snapshot", time.Hour, func(ctx context.Context) (int, error) {
+			part, _, err := Get(ctx, c, "flows", time.Hour, func(context.Context) (int, error) { return 7, nil }) // a part of it needs no other slot
+			return part, err
+		})
+		assert.NoError(t, err)
+		assert.Equal(t, 7, got)
+		assert.Zero(t, time.Since(began))
+		_, _, err = Get(t.Context(), c, "key d", time.Hour, func(context.Context) (int, error) { return 0, nil })
+		assert.ErrorIs(t, err, context.DeadlineExceeded, "the others share theirs")
+		close(stuck)
+		sessions.Wait()
+	})
+}
+
 func TestKeepsNoMoreThanItsLimit(t *testing.T) {
 	t.Parallel()
 	c := New(1, time.Second)

@@ -31,6 +31,9 @@ const (
 	maxReplays = 10
 )
 
+// Own are the keys in the cache that wait for no other read, because every page needs them. Parts of the snapshot are read with it.
+var Own = []string{"snapshot", "doctor"}
+
 // Snapshot has the figures of a database that all pages show. Times are the server's. It is shared, so it must not be changed.
 type Snapshot struct {
 	Now       time.Time // zero: the database has never answered
