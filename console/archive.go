@@ -101,7 +101,7 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 	}
 	a := filter.ArchiveFromQuery(f, q.snapshot().Now)
 	if a.Wrong != "" {
-		return p, fmt.Errorf("%w: %s", errNotFound, a.Wrong)
+		return p, fmt.Errorf("%w: %s", errFilter, a.Wrong)
 	}
 	p.Back = "/outbox/archive?" + a.Query().Encode()
 	// The selection gets a fixed end, so that it does not grow while the user reads its number of events. Its beginning is fixed

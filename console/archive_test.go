@@ -54,7 +54,7 @@ func TestArchive(t *testing.T) {
 	assert.Contains(t, text(s.get(http.StatusOK, "/outbox/archive?until="+url.QueryEscape(time.Now().Add(-time.Hour).Format(time.RFC3339)))), "Nothing matches.")
 	assert.Contains(t, text(s.get(http.StatusBadRequest, "/outbox/archive?since=yesterday")), `since is "yesterday": want a time such as`)
 	assert.Contains(t, text(s.get(http.StatusBadRequest, "/outbox/archive?since=1d&until=2d")), "want a time before until")
-	s.get(http.StatusNotFound, "/do/archive-replay?since=yesterday")
+	assert.Contains(t, text(s.get(http.StatusBadRequest, "/do/archive-replay?since=yesterday")), `since is "yesterday": want a time such as`)
 	for _, behind := range []string{"1", "1.2.3", "1.2.3.99999", "-1.2.3.4", "9999999999999999999.1.1.1", "9223372036854775807.1.1.1"} {
 		s.get(http.StatusNotFound, "/outbox/archive?behind="+behind)
 	}

@@ -110,7 +110,7 @@ var hostileRequests = []hostileRequest{
 	{"markup in a filter of the archive", "GET /console/orders/outbox/archive?topic={evil}&key={evil}", "", "", 200},
 	{"markup in a time of the archive", "GET /console/orders/outbox/archive?since={evil}", "", "", 400},
 	{"markup in a plan of the archive", "GET /console/orders/do/archive-replay?topic={evil}&to={evil}", "", "", 200},
-	{"markup in a time of a plan", "GET /console/orders/do/archive-replay?until={evil}", "", "", 404},
+	{"markup in a time of a plan", "GET /console/orders/do/archive-replay?until={evil}", "", "", 400},
 	{"markup in a place in the archive", "GET /console/orders/outbox/archive?behind={evil}", "", "", 404},
 	{"markup in a payload", "GET /console/orders/dead/event?id={evil}", "", "", 200},
 	{"markup in a form", "GET /console/orders/dead/edit?id={evil}", "", "", 200},
