@@ -36,7 +36,7 @@ type Filter struct {
 	Tokens []Token
 }
 
-// Parse reads a text of conditions name:value or name:"a value", separated by spaces.
+// Parse reads a text of conditions name:value or name:"a value", separated by spaces. Between quotes "" is a quote.
 func Parse(text string) Filter {
 	var f Filter
 	if len(text) > maxText {
@@ -44,13 +44,17 @@ func Parse(text string) Filter {
 	}
 	for text = strings.TrimLeftFunc(text, unicode.IsSpace); text != ""; text = strings.TrimLeftFunc(text, unicode.IsSpace) {
 		var word strings.Builder
-		quoted := false
+		quoted, closed := false, false // closed: a quote has just ended the quoted part
 		end := len(text)
 		for i, r := range text {
 			if r == '"' {
-				quoted = !quoted
+				if closed {
+					word.WriteRune(r)
+				}
+				quoted, closed = !quoted, quoted
 				continue
 			}
+			closed = false
 			if unicode.IsSpace(r) && !quoted {
 				end = i
 				break
@@ -163,8 +167,8 @@ func (f Filter) Text() string {
 	var all []string
 	for _, t := range f.Tokens {
 		value := t.Value
-		if strings.ContainsFunc(value, unicode.IsSpace) {
-			value = `"` + value + `"`
+		if strings.ContainsFunc(value, func(r rune) bool { return r == '"' || unicode.IsSpace(r) }) {
+			value = `"` + strings.ReplaceAll(value, `"`, `""`) + `"`
 		}
 		all = append(all, t.Name+":"+value)
 	}

@@ -53,6 +53,17 @@ func TestChanges(t *testing.T) {
 	assert.Equal(t, []string{"--all"}, flags)
 }
 
+// The text of a filter stands in a field. A key with quotes selected other keys when the field was sent.
+func TestTextMeansTheSameFilter(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{`a"b c"d`, `"`, `""`, `a b`, `"a b"`, `\"`, "a:b", "\t\"x", "\u2003"} {
+		f := FromQuery(url.Values{"key": {key}, "consumer": {"shop/book"}})
+		assert.Equal(t, f.Query(), Parse(f.Text()).Query(), f.Text())
+	}
+	assert.Equal(t, "a b c", Parse(`key:a" b "c`).Get("key"))
+	assert.Equal(t, `say "hello"`, Parse(`key:"say ""hello"""`).Get("key"))
+}
+
 // For any input the filter either reports a problem, or means the same as its URL.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{`state:dead key:"a b"`, `"`, `::`, "key:\u2003x", `'; drop table claim_failed; --`} {
@@ -62,6 +73,7 @@ func FuzzParse(f *testing.F) {
 		p := Parse(text)
 		if p.Err() == nil {
 			assert.Equal(t, p.Selection(time.Unix(0, 0)), FromQuery(p.Query()).Selection(time.Unix(0, 0)))
+			assert.Equal(t, p.Query(), Parse(p.Text()).Query())
 		}
 	})
 }
