@@ -61,6 +61,7 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 	if !q.snapshot().There["claim"] {
 		return p, errNotFound
 	}
+	f = f.Fixed(q.snapshot().Now, form)
 	selection := act.Selected(f, states)
 	if len(selection.States) == 0 {
 		p.Question = "these events?"

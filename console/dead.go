@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
@@ -85,7 +84,7 @@ func (q *request) deadList(f filter.Filter) error {
 		return nil
 	}
 	of := f.With("group", "")
-	causes, err := q.sample(of, of.Selection(time.Now()))
+	causes, err := q.sample(of, of.Selection(q.snapshot().Now))
 	if err != nil {
 		p.Failure = format.Error(err)
 	}
@@ -100,7 +99,7 @@ func (q *request) deadList(f filter.Filter) error {
 	p.Of = scope(causes)
 	all := causes
 	if f.Get("group") != "" {
-		if all, err = q.sample(f, f.Selection(time.Now())); err != nil {
+		if all, err = q.sample(f, f.Selection(q.snapshot().Now)); err != nil {
 			p.Failure = format.Error(err)
 		}
 	}
@@ -116,7 +115,7 @@ func (q *request) deadList(f filter.Filter) error {
 		older  int64
 	}
 	l, err := read(q, fmt.Sprintf("dead list %d %s", after, p.Query), figures.Fresh, func(ctx context.Context, db *database) (l list, err error) {
-		l.events, l.older, err = deadletter.ListNewest(ctx, db.Pool, db.Schema, deadletter.Listing{Selection: f.Selection(time.Now()), Limit: maxListed, After: after})
+		l.events, l.older, err = deadletter.ListNewest(ctx, db.Pool, db.Schema, deadletter.Listing{Selection: f.Selection(q.snapshot().Now), Limit: maxListed, After: after})
 		return l, err
 	})
 	if err != nil {

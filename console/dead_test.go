@@ -5,7 +5,9 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -247,4 +249,36 @@ func TestStatesThatActionsChange(t *testing.T) {
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/discard?state=blocked")), "Discard 1 event?")
 	assert.Contains(t, text(s.act(http.StatusOK, "/do/replay?state=all")), " of 2 ")
 	s.comes(2, `select count(*) from {schema}.claim_failed where replayed`)
+}
+
+// Relative times were by the clock of the console's machine: one that goes wrong selected other events. And an hour that a plan had
+// shown moved on until somebody confirmed it. Here the database's clock is three hours ahead.
+func TestTimesAreByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything, func(c *console.Config) {
+		d := &c.Databases[0]
+		_, err := d.Pool.Exec(t.Context(), `create function `+d.Schema+`.now() returns timestamptz language sql stable as $$ select pg_catalog.now() + interval '3 hours' $$`)
+		require.NoError(t, err)
+		cfg := d.Pool.Config()
+		cfg.ConnConfig.RuntimeParams["search_path"] = d.Schema + ", pg_catalog"
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		d.Pool = pool
+	})
+	s.fail()
+	for since, matching := range map[string]string{"1h": "0 match", "4h": "2 match"} {
+		assert.Contains(t, text(s.get(http.StatusOK, "/dead?since="+since)), matching, since)
+	}
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/discard?since=1h")), "No event matches any more.")
+	page := s.get(http.StatusOK, "/do/discard?since=4h&until=1h")
+	form := s.form(page)
+	for name, ago := range map[string]time.Duration{"since": time.Hour, "until": -2 * time.Hour} {
+		at, err := time.Parse(time.RFC3339Nano, form.Get(name))
+		require.NoError(t, err)
+		assert.WithinDuration(t, time.Now().Add(-ago), at, wait, name)
+		assert.Contains(t, text(page), " --"+name+" "+form.Get(name), "the command has the same time")
+	}
+	s.post(http.StatusOK, "/do/discard", form)
+	assert.Equal(t, 2, s.count(`select count(*) from {schema}.claim_audit where action = 'discard'`))
 }

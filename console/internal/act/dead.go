@@ -81,9 +81,9 @@ func stopped(err, gone error) error {
 	return err
 }
 
-// Selected is what an action changes of what a filter selects: events in these states alone.
+// Selected is what an action changes of what a filter selects: events in these states alone. The plan has fixed the filter's times.
 func Selected(f filter.Filter, states []string) deadletter.Selection {
-	s := f.Selection(time.Now())
+	s := f.Selection(time.Time{})
 	s.States = words.ClaimStates.Named(f.State(), states...)
 	return s
 }

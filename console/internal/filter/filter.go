@@ -203,6 +203,19 @@ func (f Filter) Selection(now time.Time) deadletter.Selection {
 	return s
 }
 
+// Fixed returns the filter with times in place of relative ones, such as 1h, and writes them into the form: otherwise it would select
+// other events a minute later.
+func (f Filter) Fixed(now time.Time, form url.Values) Filter {
+	for _, name := range []string{"since", "until"} {
+		at, err := words.ParseMoment(f.Get(name), now)
+		if value := f.Get(name); value != "" && err == nil {
+			f = f.With(name, at.UTC().Format(time.RFC3339Nano))
+			form.Set(name, f.Get(name))
+		}
+	}
+	return f
+}
+
 // Sentence describes the selection.
 func (f Filter) Sentence() string {
 	subject := map[string]string{"dead": "Dead letters", "retrying": "Events that are retried", "blocked": "Events that are blocked", "all": "Events that failed"}[f.State()]
@@ -223,7 +236,7 @@ func (f Filter) Flags() (flags, ids []string) {
 	for _, name := range Names {
 		switch value := f.Get(name); {
 		case name == "event":
-			ids = f.Selection(time.Now()).EventIDs
+			ids = f.Selection(time.Time{}).EventIDs
 		case value != "":
 			flags = append(flags, "--"+name, value)
 		}
