@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/mask"
+	"github.com/millrace-go/millrace/console/internal/payload"
 	"github.com/millrace-go/millrace/console/internal/replays"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/deadletter"
@@ -159,8 +160,8 @@ type deadEventPage struct {
 	Headers []mask.Header
 	Origin  []mask.Header
 	Body    mask.Body
-	Others  []deadletter.Event // the same event of other consumers
-	Edit    string             // why its payload cannot be edited here; "" if it can
+	Others  []payload.Failure // the same event of other consumers
+	Edit    string            // why its payload cannot be edited here; "" if it can
 }
 
 func (q *request) deadEvent() error {
@@ -168,10 +169,10 @@ func (q *request) deadEvent() error {
 	if err != nil {
 		return err
 	}
-	p := deadEventPage{Event: e, Others: others}
+	p := deadEventPage{Event: e.Event, Others: others}
 	_, p.Edit = q.editable(e)
 	p.Headers, p.Origin = q.mask.Headers(p.Metadata), q.mask.Headers(p.Event.Origin)
-	if p.Body, err = q.reveal(q.mask.Body(p.Payload, p.Bytes, q.rights.Has(Payloads)), q.noteEvent(e)); err != nil {
+	if p.Body, err = q.reveal(e.Body, q.noteEvent(e.Event)); err != nil {
 		return err
 	}
 	q.render(http.StatusOK, "page_dead_event.html", "Dead letter", "dead", p)
@@ -186,18 +187,18 @@ func (q *request) noteEvent(e deadletter.Event) func(context.Context, operator.B
 }
 
 // failed returns the event that a URL or a form names, as one consumer's failure, and the failures of other consumers.
-func (q *request) failed(f url.Values) (e deadletter.Event, others []deadletter.Event, err error) {
+func (q *request) failed(f url.Values) (e payload.Failure, others []payload.Failure, err error) {
 	id, consumer := f.Get("id"), f.Get("consumer")
 	if !filter.Usable(id) || !filter.Usable(consumer) || !q.snapshot().There["claim"] {
 		return e, nil, errNotFound
 	}
-	found, err := read(q, "dead event "+id, figures.Fresh, func(ctx context.Context, db *database) ([]deadletter.Event, error) {
-		return deadletter.Show(ctx, db.Pool, db.Schema, id, "")
+	found, err := read(q, "dead event "+id, figures.Fresh, func(ctx context.Context, _ *database) ([]payload.Failure, error) {
+		return q.payloads().Failures(ctx, id)
 	})
 	if err != nil {
 		return e, nil, err
 	}
-	i := slices.IndexFunc(found, func(e deadletter.Event) bool { return consumer == "" || e.Consumer == consumer })
+	i := slices.IndexFunc(found, func(e payload.Failure) bool { return consumer == "" || e.Consumer == consumer })
 	if i < 0 {
 		return e, nil, fmt.Errorf("%w: no consumer has failed to handle event %q, or it was settled since", errNotFound, id)
 	}

@@ -12,14 +12,11 @@ import (
 
 	"github.com/millrace-go/millrace/console/internal/act"
 	"github.com/millrace-go/millrace/console/internal/diff"
-	"github.com/millrace-go/millrace/console/internal/guard"
 	"github.com/millrace-go/millrace/console/internal/mask"
+	"github.com/millrace-go/millrace/console/internal/payload"
 	"github.com/millrace-go/millrace/console/internal/replays"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
-
-// maxEdited is the largest payload that a form edits, in bytes. A form may need up to three bytes for each.
-const maxEdited = guard.MaxForm / 4
 
 // editPage is the content of the page that edits a payload.
 type editPage struct {
@@ -34,14 +31,14 @@ type editPage struct {
 }
 
 // editable returns the text of a payload for the form, or why it cannot be edited.
-func (q *request) editable(e deadletter.Event) (text, why string) {
+func (q *request) editable(e payload.Failure) (text, why string) {
 	switch {
 	case !q.rights.Has(Act | Payloads):
 		return "", "You may not edit payloads. Ask for the rights to act and to see payloads."
 	case !slices.Contains([]string{"dead", "retrying", "blocked"}, e.State):
 		return "", "The broker has this event, and not its payload here."
 	}
-	return q.mask.Form(e.Payload, e.Bytes, maxEdited)
+	return e.Text, e.Why
 }
 
 // edit shows the form: covered, until the user asks to see the payload.
@@ -54,7 +51,7 @@ func (q *request) edit() error {
 	if err != nil {
 		return err
 	}
-	b, err := q.reveal(mask.Body{Text: text}, q.noteEvent(e))
+	b, err := q.reveal(mask.Body{Text: text}, q.noteEvent(e.Event))
 	if err != nil {
 		return err
 	}
@@ -62,14 +59,14 @@ func (q *request) edit() error {
 	return q.editForm(e, editPage{Text: b.Text, Covered: b.Covered, Former: former, Shown: q.shown(e, former)})
 }
 
-func (q *request) editForm(e deadletter.Event, p editPage) error {
-	p.Event, p.JSON, p.Back = e, json.Valid(e.Payload), deadEventPath(e)
+func (q *request) editForm(e payload.Failure, p editPage) error {
+	p.Event, p.JSON, p.Back = e.Event, json.Valid(e.Payload), deadEventPath(e)
 	q.render(http.StatusOK, "page_edit.html", "Edit", "dead", p)
 	return nil
 }
 
 // shown signs that the user has seen the payload with this SHA-256: without it, nobody compares another one with it.
-func (q *request) shown(e deadletter.Event, former string) string {
+func (q *request) shown(e payload.Failure, former string) string {
 	return q.guard.Token(strings.Join([]string{"edit", q.db.Name, e.EventID, e.Consumer, former}, "\x00"), q.user)
 }
 
@@ -91,7 +88,7 @@ func (q *request) edited() error {
 }
 
 // toEdit returns the event to edit, if it may be edited.
-func (q *request) toEdit(f url.Values) (e deadletter.Event, text string, err error) {
+func (q *request) toEdit(f url.Values) (e payload.Failure, text string, err error) {
 	if !q.rights.Has(Act | Payloads) {
 		return e, "", fmt.Errorf("%w: to edit a payload, ask for the rights to act and to see payloads", errForbidden)
 	}
@@ -105,7 +102,7 @@ func (q *request) toEdit(f url.Values) (e deadletter.Event, text string, err err
 	return e, text, nil
 }
 
-func deadEventPath(e deadletter.Event) string {
+func deadEventPath(e payload.Failure) string {
 	return "/dead/event?" + url.Values{"id": {e.EventID}, "consumer": {e.Consumer}}.Encode()
 }
 

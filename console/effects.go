@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/mask"
+	"github.com/millrace-go/millrace/console/internal/payload"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/effect"
 )
@@ -47,7 +48,7 @@ func (q *request) effects() error {
 	p.Command = q.db.Reach.Command("", "effect", "list", "--state", p.State)
 	var err error
 	p.Entries, err = read(q, "effects "+p.State, figures.Fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
-		return effect.List(ctx, db.Pool, db.Schema, effect.Listing{State: p.State, Limit: maxListed + 1, Newest: p.Newest})
+		return figures.Effects(ctx, db.Source, effect.Listing{State: p.State, Limit: maxListed + 1, Newest: p.Newest})
 	})
 	if err != nil {
 		return err
@@ -60,9 +61,9 @@ func (q *request) effects() error {
 		if err != nil {
 			return err
 		}
-		p.One, p.EventID = &one, one.Key[strings.LastIndexAny(one.Key, "/:")+1:]
-		p.Body, err = q.reveal(q.mask.Body(one.Response, len(one.Response), q.rights.Has(Payloads)), func(ctx context.Context, by operator.By) error {
-			return effect.AuditReveal(ctx, q.db.Pool, q.db.Schema, one, by.Actor)
+		p.One, p.EventID = &one.Entry, one.Key[strings.LastIndexAny(one.Key, "/:")+1:]
+		p.Body, err = q.reveal(one.Body, func(ctx context.Context, by operator.By) error {
+			return effect.AuditReveal(ctx, q.db.Pool, q.db.Schema, one.Entry, by.Actor)
 		})
 		if err != nil {
 			return err
@@ -73,20 +74,15 @@ func (q *request) effects() error {
 }
 
 // effect returns the effect with this key.
-func (q *request) effect(key string) (effect.Entry, error) {
+func (q *request) effect(key string) (payload.Effect, error) {
 	if !filter.Usable(key) {
-		return effect.Entry{}, errNotFound
+		return payload.Effect{}, errNotFound
 	}
-	found, err := read(q, "effect "+key, figures.Fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
-		return effect.List(ctx, db.Pool, db.Schema, effect.Listing{State: "all", Key: key})
-	})
-	if err != nil {
-		return effect.Entry{}, err
+	e, err := read(q, "effect "+key, figures.Fresh, func(ctx context.Context, _ *database) (payload.Effect, error) { return q.payloads().Effect(ctx, key) })
+	if err == nil && e.Key == "" {
+		err = errNotFound
 	}
-	if len(found) == 0 {
-		return effect.Entry{}, errNotFound
-	}
-	return found[len(found)-1], nil
+	return e, err
 }
 
 var resolveFields = []string{"key", "happened"}

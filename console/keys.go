@@ -2,15 +2,14 @@ package console
 
 import (
 	"context"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/mask"
+	"github.com/millrace-go/millrace/console/internal/payload"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 )
@@ -38,7 +37,9 @@ func (q *request) keys() error {
 	var err error
 	if p.Asked != "" {
 		p.Searched, p.Command = idempotencykey.Searched, q.db.Reach.Command(p.Asked, "keys", "show")
-		p.Entries, err = q.key(p.Asked)
+		var a payload.Answers
+		a, err = q.key(p.Asked)
+		p.Entries, p.Body = a.Entries, a.Body
 	} else {
 		p.Entries, err = read(q, "keys", figures.Fresh, func(ctx context.Context, db *database) ([]idempotencykey.Entry, error) {
 			return idempotencykey.List(ctx, db.Pool, db.Schema, idempotencykey.Listing{Limit: maxListed + 1})
@@ -52,28 +53,20 @@ func (q *request) keys() error {
 	}
 	if p.Asked != "" && len(p.Entries) == 1 {
 		p.One = &p.Entries[0]
-		p.Body, err = q.reveal(q.mask.Body(p.One.Body, p.One.Bytes, q.rights.Has(Payloads)), func(ctx context.Context, by operator.By) error {
+		p.Body, err = q.reveal(p.Body, func(ctx context.Context, by operator.By) error {
 			return idempotencykey.AuditReveal(ctx, q.db.Pool, q.db.Schema, *p.One, idempotencykey.By{Actor: by.Actor})
 		})
 		if err != nil {
 			return err
 		}
-		for _, k := range slices.Sorted(maps.Keys(p.One.Header)) {
-			v := strings.Join(p.One.Header[k], ", ")
-			if q.mask[strings.ToLower(k)] || strings.EqualFold(k, "Set-Cookie") || strings.EqualFold(k, "Authorization") {
-				v = mask.Masked
-			}
-			p.Headers = append(p.Headers, mask.Header{Name: k, Value: v})
-		}
+		p.Headers = q.mask.Answer(p.One.Header)
 	}
 	q.render(http.StatusOK, "page_keys.html", "Keys", "keys", p)
 	return nil
 }
 
-func (q *request) key(key string) ([]idempotencykey.Entry, error) {
-	return read(q, "key "+key, figures.Fresh, func(ctx context.Context, db *database) ([]idempotencykey.Entry, error) {
-		return idempotencykey.ShowNewest(ctx, db.Pool, db.Schema, key)
-	})
+func (q *request) key(key string) (payload.Answers, error) {
+	return read(q, "key "+key, figures.Fresh, func(ctx context.Context, _ *database) (payload.Answers, error) { return q.payloads().Answers(ctx, key) })
 }
 
 var forgetFields = []string{"id"}
@@ -83,7 +76,8 @@ func planForget(q *request, f url.Values) (plan, error) {
 	if id == "" || !filter.Usable(id) || !q.snapshot().There["idempotencykey"] {
 		return plan{}, errNotFound
 	}
-	found, err := q.key(id)
+	a, err := q.key(id)
+	found := a.Entries
 	if err != nil {
 		return plan{}, err
 	}

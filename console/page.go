@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/guard"
+	"github.com/millrace-go/millrace/console/internal/payload"
 )
 
 // request is a request for a page.
@@ -27,6 +28,14 @@ type request struct {
 }
 
 func (q *request) ctx() context.Context { return q.r.Context() }
+
+// posted reports whether the request is a form.
+func (q *request) posted() bool { return q.r.Method == http.MethodPost }
+
+// payloads is where the request reads payloads.
+func (q *request) payloads() payload.Source {
+	return payload.Source{DB: q.db.Pool, Schema: q.db.Schema, Mask: q.mask, Asked: q.posted()}
+}
 
 // errNotFound means that there is no such page or object.
 var errNotFound = errors.New("there is no such page")
@@ -223,9 +232,14 @@ func (q *request) live() error {
 }
 
 // read returns a value that all sessions share. It loads the value again after the time fresh. If that fails it returns no value: the
-// last one may be hours old, and no page says so.
+// last one may be hours old, and no page says so. The answer to a form reads for itself: what it shows may be confidential or large, and
+// is not kept.
 func read[T any](q *request, key string, fresh time.Duration, load func(ctx context.Context, db *database) (T, error)) (T, error) {
-	value, _, err := cache.Get(q.ctx(), q.db.Cache, key, fresh, func(ctx context.Context) (T, error) { return load(ctx, q.db) })
+	of := func(ctx context.Context) (T, error) { return load(ctx, q.db) }
+	if q.posted() {
+		return cache.Once(q.ctx(), q.db.Cache, of)
+	}
+	value, _, err := cache.Get(q.ctx(), q.db.Cache, key, fresh, of)
 	if err != nil {
 		var none T
 		return none, err

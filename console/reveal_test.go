@@ -43,6 +43,34 @@ func TestRevealsAreAudited(t *testing.T) {
 	s.comesTo("/audit", "ada reveal shop/book e1", "ada reveal effects shop/card/e1", "ada reveal keys of shop key-1")
 }
 
+// The results that sessions share had payloads of up to 10 MB, also for people who had not asked to see them. 256 results are kept.
+func TestNoPayloadIsKept(t *testing.T) {
+	t.Parallel()
+	for name, rights := range map[string]console.Rights{"who may see it": everything, "who may not": console.Look} {
+		s := open(t, rights)
+		paths := s.revealing()
+		s.exec(`update {schema}.effect set state = 'doubt'`)
+		for path := range paths {
+			page := s.get(http.StatusOK, path)
+			if rights == everything {
+				assert.Contains(t, s.reveal(http.StatusOK, path), "ada@example.com")
+			} else {
+				assert.Contains(t, text(page), "You may not see payloads.", path)
+			}
+		}
+		if rights == everything {
+			assert.Contains(t, s.toEdit(), "ada@example.com")
+		}
+		for _, path := range []string{"/", "/effects", "/effects?state=all", "/keys", "/dead"} {
+			s.get(http.StatusOK, path)
+		}
+		assert.False(t, s.page.Keeps("orders", "ada@example.com"), name)
+		for _, metadata := range []string{"shop/card/e1", "no user 7", "POST /orders", "hunter2"} {
+			assert.True(t, s.page.Keeps("orders", metadata), metadata)
+		}
+	}
+}
+
 // comesTo waits until a page says all of that: it may have been read before.
 func (s *site) comesTo(path string, says ...string) {
 	s.t.Helper()

@@ -89,8 +89,11 @@ func (q *request) wait(of *bucket.Buckets) (seconds int) {
 
 // reveal covers a payload. If the user asks to see it, it is noted in the audit, and shown: never without that note.
 func (q *request) reveal(b mask.Body, note func(ctx context.Context, by operator.By) error) (mask.Body, error) {
+	if !q.rights.Has(Payloads) {
+		b = q.mask.Body(nil, b.Bytes, false)
+	}
 	switch {
-	case q.r.Method != http.MethodPost:
+	case !q.posted():
 		return mask.Body{Hidden: b.Hidden, Bytes: b.Bytes, Covered: b.Hidden == ""}, nil
 	case b.Hidden != "":
 		return b, fmt.Errorf("%w: %s", errForbidden, b.Hidden)

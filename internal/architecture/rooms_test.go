@@ -88,6 +88,7 @@ var rooms = map[string]map[string]room{
 		"audit":     {},
 		"filter":    {},
 		"replays":   {rooms: []string{"format", "mask"}},
+		"payload":   {rooms: []string{"guard", "mask"}},
 		"figures":   {rooms: []string{"cache", "format", "waterfall"}},
 		"waterfall": {others: []string{"slices", "time"}},
 		"fanout":    {others: []string{"fmt", "runtime/debug", "sync"}},

@@ -10,7 +10,7 @@ import (
 
 const (
 	// maxEntries bounds how many results are kept, and maxUnused how long one is kept that nobody requests. It is dropped when another
-	// one is read: results may have payloads.
+	// one is read.
 	maxEntries = 256
 	maxUnused  = 5 * time.Minute
 	// freshError bounds how long an error is kept: an outage may be over.
@@ -62,6 +62,11 @@ func Get[T any](ctx context.Context, c *Cache, key string, fresh time.Duration, 
 	}
 	value, _ := e.value.(T)
 	return value, e.at, e.err
+}
+
+// Once calls load as Get does, but shares and keeps nothing.
+func Once[T any](ctx context.Context, c *Cache, load func(context.Context) (T, error)) (T, error) {
+	return run(ctx, c, "", load)
 }
 
 // Last returns the last value for the key and its time. A zero time means that there is no value.

@@ -123,9 +123,18 @@ func (db Source) lookAtOutbox(ctx context.Context, s *Snapshot) (err error) {
 }
 
 func (db Source) lookAtEffects(ctx context.Context, s *Snapshot) (err error) {
-	s.Doubts, err = effect.List(ctx, db.Pool, db.Schema, effect.Listing{Limit: maxCounted})
+	s.Doubts, err = Effects(ctx, db, effect.Listing{Limit: maxCounted})
 	s.InDoubt = outboxadmin.Count{N: int64(len(s.Doubts)), AtLeast: len(s.Doubts) == maxCounted}
 	return err
+}
+
+// Effects returns effects without their responses, which may be confidential and large.
+func Effects(ctx context.Context, db Source, l effect.Listing) ([]effect.Entry, error) {
+	found, err := effect.List(ctx, db.Pool, db.Schema, l)
+	for i := range found {
+		found[i].Response = nil
+	}
+	return found, err
 }
 
 func (db Source) lookAtConsumers(ctx context.Context, s *Snapshot) (err error) {

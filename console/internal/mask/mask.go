@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"unicode"
@@ -37,6 +38,18 @@ func (m Mask) Headers(of map[string]string) (all []Header) {
 	for _, k := range slices.Sorted(maps.Keys(of)) {
 		v := of[k]
 		if m[strings.ToLower(k)] {
+			v = Masked
+		}
+		all = append(all, Header{k, v})
+	}
+	return all
+}
+
+// Answer returns the headers of an HTTP response, sorted and masked.
+func (m Mask) Answer(of http.Header) (all []Header) {
+	for _, k := range slices.Sorted(maps.Keys(of)) {
+		v := strings.Join(of[k], ", ")
+		if m[strings.ToLower(k)] || strings.EqualFold(k, "Set-Cookie") || strings.EqualFold(k, "Authorization") {
 			v = Masked
 		}
 		all = append(all, Header{k, v})
