@@ -140,5 +140,9 @@ func plus(a, b outboxadmin.Count) outboxadmin.Count {
 
 // liveFleet streams changes of the page of all databases. Rights are checked when the stream begins.
 func (q *request) liveFleet(granted []*request) {
-	q.streams.Serve(q.w, q.r, func() string { return live.Version(fanout.All(granted, (*request).now)) })
+	user := q.user
+	for _, of := range granted { // whose name may depend on the path
+		user = cmp.Or(user, of.user)
+	}
+	q.streams.Serve(q.w, q.r, user, func() string { return live.Version(fanout.All(granted, (*request).now)) })
 }

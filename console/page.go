@@ -223,7 +223,7 @@ func (q *request) judge() figures.Judgement {
 
 // live streams changes of the figures to an open page. All streams of a database share its snapshot.
 func (q *request) live() error {
-	q.streams.Serve(q.w, q.r, func() string {
+	q.streams.Serve(q.w, q.r, q.user, func() string {
 		s := q.db.Snapshot(q.ctx())
 		q.brokers.Look(q.ctx(), q.db.Name, s.Topics)
 		return q.told(s)

@@ -12,8 +12,10 @@ import (
 )
 
 const (
-	// maxStreams bounds how many open pages are kept up to date at once.
+	// maxStreams bounds how many open pages are kept up to date at once, and maxOfUser how many of one user. Users without a name have
+	// no such limit, because they may be many.
 	maxStreams = 100
+	maxOfUser  = 10
 	// tick is the interval between checks for changes, and beat the interval between keep-alive events.
 	tick = time.Second
 	beat = 10 * time.Second
@@ -26,18 +28,37 @@ type Streams struct {
 	slots   chan struct{} // one for each open stream
 	closed  chan struct{}
 	closing sync.Once
+
+	mu   sync.Mutex
+	open map[string]int // by user
 }
 
 // New returns Streams without open streams.
 func New() *Streams {
-	return &Streams{slots: make(chan struct{}, maxStreams), closed: make(chan struct{})}
+	return &Streams{slots: make(chan struct{}, maxStreams), closed: make(chan struct{}), open: map[string]int{}}
 }
 
 // Close ends the streams. It may be called several times.
 func (s *Streams) Close() { s.closing.Do(func() { close(s.closed) }) }
 
-// Serve sends each new version to the page, until the page is closed.
-func (s *Streams) Serve(w http.ResponseWriter, r *http.Request, current func() string) {
+// take counts a stream of the user, or takes it away again, and returns how many there are.
+func (s *Streams) take(user string, n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	open := s.open[user] + n
+	if s.open[user] = open; open == 0 {
+		delete(s.open, user)
+	}
+	return open
+}
+
+// Serve sends each new version to the user's page, until the page is closed.
+func (s *Streams) Serve(w http.ResponseWriter, r *http.Request, user string, current func() string) {
+	defer s.take(user, -1)
+	if s.take(user, 1) > maxOfUser && user != "" {
+		http.Error(w, "You have too many pages open.", http.StatusTooManyRequests)
+		return
+	}
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
