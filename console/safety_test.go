@@ -1,10 +1,13 @@
 package console_test
 
 import (
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -156,6 +159,89 @@ func TestForgedForms(t *testing.T) {
 	assert.Equal(t, 2, s.count(`select count(*) from {schema}.claim_failed where state = 'dead'`))
 	s.post(http.StatusOK, "/do/replay", form, header("Sec-Fetch-Site", "same-origin"), header("Origin", s.server.URL))
 	assert.Zero(t, s.count(`select count(*) from {schema}.claim_failed where state = 'dead'`), "our own form does it")
+}
+
+// The log tells who did what, what was refused and what failed, and nothing that somebody may not see: no payload, response, cookie or
+// token, and nothing of a query.
+func TestNothingSecretIsLogged(t *testing.T) {
+	t.Parallel()
+	var log lockedBuffer
+	var refused atomic.Bool
+	s := open(t, everything, func(c *console.Config) {
+		c.Secret = []byte("secret-of-forms-secret-of-forms-32")
+		c.Logger = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		c.Authorize = func(*http.Request) (console.Rights, string) {
+			if refused.Load() {
+				return 0, ""
+			}
+			return everything, "ada"
+		}
+	})
+	paths := s.revealing()
+	s.exec(`update {schema}.claim_failed set payload = convert_to('{"card": "4929-secret"}', 'UTF8') where event_id in ('e1', 'e2')`)
+	s.exec(`update {schema}.effect set state = 'doubt', response = '"4929-secret"'`)
+	s.exec(`update {schema}.idempotency_key set body = convert_to('4929-secret', 'UTF8'), headers = convert_to('Set-Cookie: 4929-secret', 'UTF8')`)
+	secret := func(r *http.Request) { // what browsers and proxies send
+		r.AddCookie(&http.Cookie{Name: "login", Value: "4929-secret"})
+		r.Header.Set("Authorization", "Bearer 4929-secret")
+	}
+	for path := range paths {
+		s.reveal(http.StatusOK, path)
+		s.post(http.StatusForbidden, path, url.Values{"csrf": {"4929-secret"}}, secret)
+	}
+	form := s.form(s.changes(http.StatusOK, `{"card": "4929-secret-2"}`))
+	token := form.Get("csrf")
+	s.post(http.StatusForbidden, "/do/edit", url.Values{"csrf": {"4929-secret"}, "payload": {"4929-secret"}}, secret)
+	s.exec(`create function {schema}.refuse() returns trigger language plpgsql as $$ begin raise 'no space left' using detail = new::text; end $$`)
+	for _, table := range []string{"claim_audit", "claim_failed", "effect_resolution", "idempotency_key_audit"} {
+		s.exec(`create trigger refuse before insert or update on {schema}.` + table + ` for each row execute function {schema}.refuse()`)
+	}
+	s.post(http.StatusInternalServerError, "/do/edit", form, secret)
+	s.act(http.StatusInternalServerError, "/do/resolve?key=shop/card/e1&happened=yes", "response", `{"card": "4929-secret"}`)
+	for path := range paths {
+		s.reveal(http.StatusInternalServerError, path)
+	}
+	for _, table := range []string{"claim_audit", "claim_failed", "effect_resolution", "idempotency_key_audit"} {
+		s.exec(`drop trigger refuse on {schema}.` + table)
+	}
+	s.post(http.StatusOK, "/do/edit", form, secret)
+	s.act(http.StatusOK, "/do/resolve?key=shop/card/e1&happened=yes", "response", `{"card": "4929-secret"}`)
+	s.get(http.StatusNotFound, "/dead/event?id=4929-secret")
+	s.get(http.StatusBadRequest, "/dead?since=4929-secret")
+	refused.Store(true)
+	s.get(http.StatusForbidden, "/dead?key=4929-secret&csrf="+url.QueryEscape(token))
+	s.post(http.StatusForbidden, "/do/edit", form, secret)
+	at, err := url.Parse(s.server.URL + s.base)
+	require.NoError(t, err)
+	cookies := s.client.Jar.Cookies(at)
+	require.NotEmpty(t, cookies)
+
+	told := log.String()
+	for _, says := range []string{"console action", `"user":"ada"`, `"action":"edit"`, "no space left", "console action failed", "console page failed", "console refused a request", "console refused a form"} {
+		assert.Contains(t, told, says)
+	}
+	for _, kept := range []string{"4929-secret", "secret-of-forms", token, cookies[0].Value, "csrf"} {
+		require.NotEmpty(t, kept)
+		assert.NotContains(t, told, kept)
+	}
+}
+
+// lockedBuffer is what a log was written to.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
 }
 
 const evil = `"><script>alert(1)</script><img src=x onerror=alert(2)>'{{.}}</pre>`
