@@ -243,12 +243,12 @@ func TestTheArchiveInTwoSessions(t *testing.T) {
 	assert.Equal(t, 900, s.count(`select count(distinct event_id) from {schema}.outbox where topic = 'again'`))
 }
 
-// A replay of 10,000 dead letters shows how far it is in each session, and each one stops and continues it.
+// A replay of 10,000 dead letters shows how far it is in the sessions of two people, and each one stops and continues it. The page names who did what.
 func TestAReplayInTwoSessions(t *testing.T) {
 	t.Parallel()
-	s := open(t, everything)
+	s := open(t, everything, named)
 	s.many(10_000)
-	ada, other := s.tab(t), s.tab(t)
+	ada, grace := s.tab(t), s.as("grace").tab(t)
 	ada.open("/dead?topic=t")
 	ada.press("Replay 2,000+ …")
 	ada.fill("note", "deployed the fix")
@@ -259,31 +259,35 @@ func TestAReplayInTwoSessions(t *testing.T) {
 	const done = `Number(document.querySelector(".big").textContent.split(" ")[0].replace(/,/g, ""))`
 	ada.until(done + ` > 0`)
 	ada.mark()
-	other.open("/")
-	other.press("Replay 1")
-	other.until(done + ` > 0`)
-	other.mark()
-	for _, b := range []*tab{ada, other} {
+	grace.open("/")
+	grace.shows("by ada")
+	grace.press("Replay 1")
+	grace.until(done + ` > 0`)
+	grace.mark()
+	for _, b := range []*tab{ada, grace} {
 		before := value[float64](b, done)
 		b.until(done + " > " + number(before))
 		assert.Less(t, value[float64](b, done), 10_000.0)
-		assert.True(t, b.marked(), "its progress is shown without another page")
+		assert.True(t, b.marked(), "its progress is shown without angrace page")
 	}
 
-	other.press("Stop …")
-	other.press("Stop the replay")
-	other.until(`document.querySelector(".headline .pill")?.textContent === "stopped"`)
+	grace.press("Stop …")
+	grace.press("Stop the replay")
+	grace.until(`document.querySelector(".headline .pill")?.textContent === "stopped"`)
 	ada.until(`document.querySelector(".headline .pill")?.textContent === "stopped"`)
+	ada.shows("stopped by grace")
 	assert.True(t, ada.marked())
 
-	other.press("Continue …")
-	other.fill("rate", "")
-	other.fill("failed", "")
-	other.press("Continue the replay")
-	for _, b := range []*tab{ada, other} {
+	grace.press("Continue …")
+	grace.fill("rate", "")
+	grace.fill("failed", "")
+	grace.press("Continue the replay")
+	for _, b := range []*tab{ada, grace} {
 		b.until(`document.querySelector(".big")?.textContent === "10,000 of 10,000" && document.querySelector(".headline .pill").textContent === "done"`)
 		assert.Empty(t, b.wrong())
 	}
 	assert.True(t, ada.marked())
 	assert.Equal(t, 10_000, s.count(`select count(*) from {schema}.claim_failed where topic = 't' and replayed`))
+	assert.Equal(t, 1, s.count(`select count(*) from {schema}.claim_replay where actor = 'ada'`))
+	assert.Equal(t, 2, s.count(`select count(distinct actor) from {schema}.claim_audit where actor in ('ada', 'grace')`))
 }

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"cmp"
 	"context"
 	"html"
 	"io"
@@ -75,6 +76,24 @@ func open(t testing.TB, rights console.Rights, change ...func(*console.Config)) 
 		s.server.Close()
 	})
 	return s
+}
+
+// named lets a login before the console name who sends a request. Without it that is Ada.
+func named(c *console.Config) {
+	c.Authorize = func(r *http.Request) (console.Rights, string) {
+		return everything, cmp.Or(r.Header.Get("X-User"), "ada")
+	}
+}
+
+// as returns the site behind the login of somebody else.
+func (s *site) as(user string) *site {
+	other := *s
+	other.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("X-User", user)
+		s.page.ServeHTTP(w, r)
+	}))
+	s.t.Cleanup(other.server.Close)
+	return &other
 }
 
 func (s *site) exec(sql string, args ...any) {
