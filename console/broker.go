@@ -18,8 +18,9 @@ type Broker struct {
 	// Open connects to it; the transport must implement transport.Pinger and transport.Inspector. The console asks for a connection at most
 	// every 15 s, while somebody looks, and closes it. patience is how long Close may take. Required.
 	Open func(ctx context.Context, patience time.Duration) (transport.Transport, error)
-	// Subscriptions returns the consumers and topics to ask about; the first 50 are asked about. Called concurrently. Default: none, so that
-	// only the topics of the outbox are shown, without what consumers have not read.
+	// Subscriptions returns the consumers and topics to ask about; the first 50 are asked about. Called concurrently. They are shown
+	// with each database, so everybody who may look at one database sees them all. Default: none, so that only the topics of the outbox are
+	// shown, without what consumers have not read.
 	Subscriptions func() []Subscription
 }
 
