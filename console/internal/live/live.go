@@ -21,6 +21,8 @@ const (
 	beat = 10 * time.Second
 	// maxStream is the lifetime of a connection. The browser then opens another one, which is authorized again.
 	maxStream = 5 * time.Minute
+	// again is how soon it does so: before the page says that the connection is lost.
+	again = 500 * time.Millisecond
 )
 
 // Streams are the streams of open pages. They are safe for concurrent use.
@@ -74,6 +76,9 @@ func (s *Streams) Serve(w http.ResponseWriter, r *http.Request, user string, cur
 	end, ticks := time.NewTimer(maxStream), time.NewTicker(tick)
 	defer end.Stop()
 	defer ticks.Stop()
+	if _, err := fmt.Fprintf(w, "retry: %d\n\n", again.Milliseconds()); err != nil {
+		return
+	}
 	last, told := "", time.Now()
 	for {
 		version := current()
