@@ -40,7 +40,7 @@ func (r *Relay) send(ctx context.Context, a step.Publish, logged *sync.Once) []e
 	if len(msgs) == 0 {
 		return results
 	}
-	ctx, end := r.observer.span(ctx, topic, msgs)
+	ctx, end := r.observer.Span(ctx, topic, msgs)
 	published := r.publishBatch(ctx, a, msgs, logged)
 	end(published)
 	for i, err := range published {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/observe"
 	"github.com/millrace-go/millrace/outbox/internal/registration"
 	"github.com/millrace-go/millrace/outbox/internal/relay"
 	"github.com/millrace-go/millrace/outbox/internal/step"
@@ -295,25 +296,15 @@ func (r *Relay) stand(topics []step.TopicState) {
 	r.topics = topics
 }
 
-// standing returns the topics whose events wait.
-func (r *Relay) standing() []step.TopicState {
+// status returns what metrics report.
+func (r *Relay) status() observe.Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.topics
-}
-
-// holding returns the shards that this relay holds, including those that it is about to give back.
-func (r *Relay) holding() []int16 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]int16{}, r.shards...) // never nil, which would be NULL in SQL
-}
-
-// gapsWatched is how many gaps each read looks at.
-func (r *Relay) gapsWatched() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.gapCount
+	s := observe.Status{Gaps: r.gapCount, Shards: append([]int16{}, r.shards...), Topics: r.topics}
+	if r.log != nil {
+		s.Log = r.log.Status()
+	}
+	return s
 }
 
 // publish sends a batch, unless its lease has ended. If the crash guard wants the event marked, publish marks it before sending it.
@@ -355,7 +346,7 @@ func (r *Relay) report(p step.Report) {
 	log := r.cfg.Logger
 	switch p.Kind {
 	case step.ReportSettled:
-		r.observer.settled(p, time.Now())
+		r.observer.Settled(p, time.Now())
 		r.counted.Add(p.Topic, store.Counted{Published: int64(p.Count - p.Failed), Failed: int64(p.Failed)})
 	case step.ReportFailed:
 		log.Warn("publish events", "shard", p.Shard, "topic", p.Topic, "failed_keys", p.Failed, "event_id", p.Event.EventID, "retry_in", p.In.Round(time.Millisecond), "error", p.Err)
@@ -373,9 +364,9 @@ func (r *Relay) report(p step.Report) {
 	case step.ReportRedirected:
 		log.Info("the events of the topic are published to this topic from now on", "topic", p.Topic, "to", p.Action)
 	case step.ReportAside:
-		r.observer.moved(p.Aside)
+		r.observer.Moved(p.Aside)
 	case step.ReportSurprise:
-		r.observer.surprised()
+		r.observer.Surprised()
 		log.Warn("events appeared below those that were read: reading the shard again from its start", "shard", p.Shard)
 	case step.ReportCareful:
 		log.Warn("relays ended while they held this shard: sending its next events one by one", "shard", p.Shard, "relays", p.Count)

@@ -333,7 +333,7 @@ func (o *once) spans(ctx context.Context, topics []string, msgs []*message.Messa
 			upTo++
 		}
 		var done func([]error)
-		within, done = o.relay.observer.span(ctx, topics[from], msgs[from:upTo])
+		within, done = o.relay.observer.Span(ctx, topics[from], msgs[from:upTo])
 		before := end
 		end = func(results []error) {
 			before(results)

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/outbox/internal/observe"
 	"github.com/millrace-go/millrace/outbox/internal/progress"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/transport"
@@ -77,7 +78,7 @@ func TestTopicsShareTransaction(t *testing.T) {
 			t.Parallel()
 			broker := &jointBroker{began: make(chan struct{}), goOn: make(chan struct{}), refused: control.refused}
 			cfg := RelayConfig{}.WithDefaults()
-			observer, err := newObserver(cfg)
+			observer, err := observe.New(cfg.MeterProvider, cfg.TracerProvider, cfg.Propagator, cfg.Database)
 			require.NoError(t, err)
 			o := &once{relay: &Relay{cfg: cfg, observer: observer}, publisher: jointPublisher{broker: broker}, shards: map[*onceShard]struct{}{}}
 			s := o.begin(0)
@@ -154,7 +155,7 @@ func TestPanicsOfATransactionAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	cfg := RelayConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}.WithDefaults()
-	observer, err := newObserver(cfg)
+	observer, err := observe.New(cfg.MeterProvider, cfg.TracerProvider, cfg.Propagator, cfg.Database)
 	require.NoError(t, err)
 	o := &once{relay: &Relay{cfg: cfg, observer: observer}, publisher: panickingPublisher{}, shards: map[*onceShard]struct{}{}}
 	s := o.begin(0)

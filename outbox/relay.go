@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-go/millrace/internal/self"
 	"github.com/millrace-go/millrace/internal/tally"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/observe"
 	"github.com/millrace-go/millrace/outbox/internal/registration"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
@@ -73,6 +74,12 @@ type RelayConfig struct {
 	// reads the log and forwards the events of all shards; the others stand by. Give all relays of a schema the same Source.
 	// docs/operations.md says what the server needs and what to watch. Default: Table.
 	Source Source
+
+	// Store is where committed events are until a relay has them. Log makes one of the relays land the events that publishers with Store Log
+	// have put into the write-ahead log: it makes rows of them in the outbox, which are then relayed as all rows are. It needs what Source WAL
+	// needs. The log keeps what no relay has landed, so disks fill up while no relay runs. Give all relays of a schema the same Store.
+	// docs/operations.md says what the server needs and what to watch. Default: Rows.
+	Store Store
 
 	// PollInterval is how often the relay looks for events that no wake-up announced, such as those of transactions that Millrace did
 	// not begin. 10 ms or more. Default: 1 s.
@@ -174,6 +181,9 @@ func (c RelayConfig) Validate() error {
 	if c.Source != Table && c.Source != WAL {
 		errs = append(errs, fmt.Errorf("RelayConfig.Source is %v: want Table or WAL", c.Source))
 	}
+	if c.Store != Rows && c.Store != Log {
+		errs = append(errs, fmt.Errorf("RelayConfig.Store is %v: want Rows or Log", c.Store))
+	}
 	if c.Archive != 0 && c.Archive < time.Hour {
 		errs = append(errs, fmt.Errorf("RelayConfig.Archive is %v: want 1h or more, or 0 for no archive", c.Archive))
 	}
@@ -214,7 +224,7 @@ type Relay struct {
 	gaps      func() gaps.Tracker
 	pause     time.Duration // how long the crash guard sets an event aside
 	delayed   string        // the statement that moves delayed events
-	observer  *observer
+	observer  *observe.Observer
 	once      *once // nil if Delivery is AtLeastOnce
 	running   atomic.Bool
 	begun     chan struct{} // closed when Run has started to forward events
@@ -259,7 +269,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	if err := errors.Join(append(errs, cfg.Validate())...); err != nil {
 		return nil, fmt.Errorf("outbox relay: %w", err)
 	}
-	observer, err := newObserver(cfg)
+	observer, err := observe.New(cfg.MeterProvider, cfg.TracerProvider, cfg.Propagator, cfg.Database)
 	if err != nil {
 		return nil, fmt.Errorf("outbox relay: create its instruments: %w", err)
 	}
@@ -326,7 +336,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("run outbox relay: %w", err)
 	}
-	stopObserving, err := r.observer.start(r)
+	stopObserving, err := r.observer.Start(r.store, r.log != nil, r.status)
 	if err != nil {
 		return fmt.Errorf("run outbox relay: report metrics: %w", err)
 	}

@@ -38,7 +38,8 @@ var privileges = struct{ writer, relay, operator []string }{
 		`select, insert on {schema}.outbox_archive`,
 		`select on {schema}.outbox_layout, {schema}.outbox_topic, {schema}.outbox_broker, {schema}.migration`,
 		`select, insert, update, delete on {schema}.outbox_broker_process`,
-		`execute on function {schema}.outbox_next(smallint), {schema}.outbox_shard_of(bigint), {schema}.outbox_archive_days(interval)`,
+		`select, insert, update on {schema}.outbox_log`,
+		`execute on function {schema}.outbox_next(smallint), {schema}.outbox_shard_of(bigint), {schema}.outbox_archive_days(interval), {schema}.outbox_log_slot()`,
 	},
 	operator: []string{
 		`select on {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_delayed, {schema}.outbox_archive, {schema}.outbox_shard,

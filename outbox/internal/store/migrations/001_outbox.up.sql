@@ -108,6 +108,31 @@ create index outbox_failed_dead on {schema}.outbox_failed (topic, id) where stat
 create index outbox_failed_state on {schema}.outbox_failed (state, id);
 create index outbox_failed_event on {schema}.outbox_failed (event_id);
 
+-- How far the events in the write-ahead log have been landed: made rows of the outbox. Whoever lands locks the row, and advances it in the
+-- transaction that inserts the rows. Positions count only on this server and in this database, because a restored dump has those of another.
+create table {schema}.outbox_log (
+    one        boolean     primary key default true check (one), -- there is one row
+    system     text        not null,             -- the server's system identifier
+    database   oid         not null,
+    slot       text        not null,             -- the replication slot that keeps the log
+    landed     pg_lsn,                           -- transactions whose commit begins before it have been landed; null: there is no slot yet
+    part_of    pg_lsn      not null default '0/0', -- the commit of a large transaction that is landed in parts
+    part       int         not null default 0,   -- how many of its messages have been landed
+    landed_at  timestamptz not null default now(), -- when a relay last advanced it
+    -- The last time that a part of the log was lost, with the events in it that were not landed.
+    cuts       bigint      not null default 0,   -- how often there was one
+    cut_at     timestamptz,
+    cut_from   pg_lsn,
+    cut_to     pg_lsn,                           -- where the new slot begins; null: there is none yet
+    cut_reason text        not null default ''
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+-- The name of the replication slot that keeps events in the log. Names of slots are those of a server, so it depends on the database.
+create function {schema}.outbox_log_slot() returns text language sql stable parallel safe as $$
+    select left(s.name, 40) || '_outbox_log_' || left(encode(sha256(convert_to(current_database() || '/' || s.name, 'UTF8')), 'hex'), 8)
+    from (select btrim('{schema}', '"')) as s (name)
+$$;
+
 -- Events that are to be delivered later. They enter the outbox when they are due; until then they can be cancelled.
 create table {schema}.outbox_delayed (
     due_at     timestamptz not null,

@@ -1,4 +1,5 @@
-package outbox
+// Package observe reports a relay's metrics and spans to OpenTelemetry.
+package observe
 
 import (
 	"context"
@@ -14,13 +15,15 @@ import (
 	"github.com/millrace-go/millrace/internal/gauge"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/outbox/internal/wal"
 )
 
 // scope names the instruments' and spans' origin.
 const scope = "github.com/millrace-go/millrace/outbox"
 
-// observer reports the relay's metrics and spans to OpenTelemetry.
-type observer struct {
+// Observer has the instruments that the relay updates as it works. It is safe for concurrent use.
+type Observer struct {
+	meter      metric.Meter
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
 	database   []attribute.KeyValue // attributes of each measurement
@@ -36,16 +39,17 @@ func topicAttribute(topic string) attribute.KeyValue {
 }
 
 // with returns the attributes of a measurement.
-func (o *observer) with(attributes ...attribute.KeyValue) metric.MeasurementOption {
+func (o *Observer) with(attributes ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(append(attributes, o.database...)...))
 }
 
-// newObserver creates the instruments that the relay updates as it works. Method start adds those that are read from the database.
-func newObserver(cfg RelayConfig) (*observer, error) {
-	m := cfg.MeterProvider.Meter(scope)
-	o := &observer{tracer: cfg.TracerProvider.Tracer(scope), propagator: cfg.Propagator}
-	if cfg.Database != "" {
-		o.database = []attribute.KeyValue{attribute.String("millrace.database", cfg.Database)}
+// New creates the instruments. Start adds those that are read at each collection. Each measurement has the attribute millrace.database,
+// unless database is "".
+func New(meters metric.MeterProvider, tracers trace.TracerProvider, propagator propagation.TextMapPropagator, database string) (*Observer, error) {
+	m := meters.Meter(scope)
+	o := &Observer{meter: m, tracer: tracers.Tracer(scope), propagator: propagator}
+	if database != "" {
+		o.database = []attribute.KeyValue{attribute.String("millrace.database", database)}
 	}
 	var errs [6]error
 	o.published, errs[0] = m.Int64Counter("millrace.outbox.published", metric.WithUnit("{event}"),
@@ -69,9 +73,18 @@ func newObserver(cfg RelayConfig) (*observer, error) {
 	return o, nil
 }
 
-// start reports the metrics that are read from the database, until stop is called.
-func (o *observer) start(r *Relay) (stop func(), err error) {
-	gauges := gauge.Of(r.cfg.MeterProvider.Meter(scope))
+// Status is what a relay reports about itself.
+type Status struct {
+	Gaps   int
+	Shards []int16 // that it holds; never nil
+	Topics []step.TopicState
+	Log    wal.Status // zero if Source is Table
+}
+
+// Start reports what is read at each collection, from the relay and its database, until stop is called. It reports the log only
+// where the relay reads it.
+func (o *Observer) Start(s *store.Relay, readsLog bool, status func() Status) (stop func(), err error) {
+	gauges := gauge.Of(o.meter)
 	pending := gauges.Int("millrace.outbox.pending", "{event}", "Unpublished events of the shards that this relay holds, up to 100,000 of each.")
 	failed := gauges.Int("millrace.outbox.failed", "{event}", "Failed events of the shards that this relay holds, by state.")
 	gaps := gauges.Int("millrace.outbox.gaps", "{number}", "Sequence numbers below the highest one read that the relay has not seen yet.")
@@ -79,18 +92,19 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 	oldest := gauges.Float("millrace.outbox.oldest.age", "s", "Age of the oldest unpublished event of each shard that this relay holds; 0 when there is none.")
 	topics := gauges.Int("millrace.outbox.topics", "{topic}", "Topics whose events wait in this relay: paused by an operator, failing because the broker takes none, or slow.")
 	var lag, reads, falls, spills metric.Int64ObservableGauge
-	if r.log != nil {
+	if readsLog {
 		lag = gauges.Int("millrace.outbox.log.lag", "By", "Bytes of the write-ahead log that the server keeps for the relays' replication slot.")
 		reads = gauges.Int("millrace.outbox.log.reads", "{relay}", "1 while this relay reads the log, 0 while it reads only rows or stands by.")
 		falls = gauges.Int("millrace.outbox.log.falls", "{fall}", "Times that this relay could no longer read the log, or not begin to, and read only rows.")
 		spills = gauges.Int("millrace.outbox.log.spills", "{spill}", "Times that a shard had too many unread rows in the log, and was read from the table.")
 	}
-	stored := gauge.Ask(func(ctx context.Context) (store.Observed, error) { return r.store.Observe(ctx, r.holding()) })
+	stored := gauge.Ask(func(ctx context.Context) (store.Observed, error) { return s.Observe(ctx, status().Shards) })
 	return gauges.Report(func(ctx context.Context, to metric.Observer) error {
 		found, err := stored.Answer(ctx)
-		to.ObserveInt64(gaps, int64(r.gapsWatched()), o.with())
-		to.ObserveInt64(held, int64(len(r.holding())), o.with())
-		for _, t := range r.standing() {
+		now := status()
+		to.ObserveInt64(gaps, int64(now.Gaps), o.with())
+		to.ObserveInt64(held, int64(len(now.Shards)), o.with())
+		for _, t := range now.Topics {
 			to.ObserveInt64(topics, 1, o.with(topicAttribute(t.Topic), attribute.String("millrace.state", t.State)))
 		}
 		for _, s := range found.Shards {
@@ -98,12 +112,11 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 			to.ObserveInt64(pending, s.Events, shard)
 			to.ObserveFloat64(oldest, max(s.Oldest, 0), shard)
 		}
-		if r.log != nil {
-			s := r.log.Status()
-			to.ObserveInt64(lag, s.Lag, o.with())
-			to.ObserveInt64(reads, s.Reads(), o.with())
-			to.ObserveInt64(falls, s.Falls, o.with())
-			to.ObserveInt64(spills, s.Spills, o.with())
+		if readsLog {
+			to.ObserveInt64(lag, now.Log.Lag, o.with())
+			to.ObserveInt64(reads, now.Log.Reads(), o.with())
+			to.ObserveInt64(falls, now.Log.Falls, o.with())
+			to.ObserveInt64(spills, now.Log.Spills, o.with())
 		}
 		for state, n := range found.Failed {
 			to.ObserveInt64(failed, n, o.with(attribute.String("millrace.state", state)))
@@ -112,8 +125,8 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 	})
 }
 
-// settled counts a batch that has been sent.
-func (o *observer) settled(p step.Report, now time.Time) {
+// Settled counts a batch that has been sent.
+func (o *Observer) Settled(p step.Report, now time.Time) {
 	ctx, attributes := context.Background(), o.with(topicAttribute(p.Topic))
 	o.batchSize.Record(ctx, int64(p.Count), attributes)
 	if p.Failed > 0 {
@@ -130,19 +143,21 @@ func (o *observer) settled(p step.Report, now time.Time) {
 	}
 }
 
-func (o *observer) moved(events []step.Aside) {
+// Moved counts events that became failed events.
+func (o *Observer) Moved(events []step.Aside) {
 	for _, e := range events {
 		o.moves.Add(context.Background(), 1, o.with(topicAttribute(e.Topic), attribute.String("millrace.state", e.State)))
 	}
 }
 
-func (o *observer) surprised() { o.rescans.Add(context.Background(), 1, o.with()) }
+// Surprised counts a shard that is read again from its start.
+func (o *Observer) Surprised() { o.rescans.Add(context.Background(), 1, o.with()) }
 
 // maxLinks bounds a span's links, as OpenTelemetry's SDK does by default.
 const maxLinks = 128
 
-// span starts the span of one batch. It links the spans in which the events were published.
-func (o *observer) span(ctx context.Context, topic string, msgs []*message.Message) (context.Context, func(results []error)) {
+// Span starts the span of one batch. It links the spans in which the events were published.
+func (o *Observer) Span(ctx context.Context, topic string, msgs []*message.Message) (context.Context, func(results []error)) {
 	var links []trace.Link
 	for _, m := range msgs {
 		if len(links) == maxLinks {
