@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/landing"
 	"github.com/millrace-go/millrace/outbox/internal/wal"
 )
 
@@ -45,3 +46,6 @@ func WithLogBuffer(r *Relay, bytes int) {
 func LogStatus(r *Relay) (shards int, spills int64) {
 	return r.log.Buffer.Complete(), r.log.Buffer.Spills()
 }
+
+// LandingStatus returns what the relay reports about the events in the log.
+func LandingStatus(r *Relay) landing.Status { return r.landing.Status() }

@@ -304,6 +304,9 @@ func (r *Relay) status() observe.Status {
 	if r.log != nil {
 		s.Log = r.log.Status()
 	}
+	if r.landing != nil {
+		s.Landing = r.landing.Status()
+	}
 	return s
 }
 

@@ -36,6 +36,7 @@ const (
 	whileThereIs = "outage while there is " // and a file's name: an option
 	toKafka      = " to Kafka at "          // between a Delivery and brokers: an option; losing and without may follow
 	fromLog      = "from the log"           // an option: the log wakes the relay, and no poll
+	lands        = "lands"                  // an option: it lands the events in the log
 	troubledBy   = "troubled by files in "  // and a folder's name: an option
 )
 
@@ -200,8 +201,12 @@ func runRelayProcess() error {
 	if option == fromLog {
 		source, poll = outbox.WAL, time.Hour
 	}
+	where := outbox.Rows
+	if option == lands {
+		where = outbox.Log
+	}
 	relay, err := outbox.NewRelay(pool, broker, outbox.RelayConfig{
-		Delivery: delivery, Source: source,
+		Delivery: delivery, Source: source, Store: where,
 		Schema: os.Getenv(relayProcess), LeaseTTL: 2 * time.Second, BatchSize: 50, MaxInFlight: inFlight, PollInterval: poll,
 		PublishTimeout: timeout,
 		Logger:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),

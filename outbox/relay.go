@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-go/millrace/internal/self"
 	"github.com/millrace-go/millrace/internal/tally"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/landing"
 	"github.com/millrace-go/millrace/outbox/internal/observe"
 	"github.com/millrace-go/millrace/outbox/internal/registration"
 	"github.com/millrace-go/millrace/outbox/internal/step"
@@ -217,9 +218,10 @@ type Relay struct {
 	publisher message.Publisher
 	store     *store.Relay
 	reader    *store.Reader
-	source    source        // reader, or the log in front of it
-	log       *wal.Log      // nil if Source is Table
-	keep      time.Duration // how long it keeps the log although it publishes nothing
+	source    source           // reader, or the log in front of it
+	log       *wal.Log         // nil if Source is Table
+	landing   *landing.Landing // nil if Store is Rows
+	keep      time.Duration    // how long it keeps the log although it publishes nothing
 	keepUntil time.Time
 	gaps      func() gaps.Tracker
 	pause     time.Duration // how long the crash guard sets an event aside
@@ -245,7 +247,8 @@ type Relay struct {
 // default marshalers of both, events of a key lose their order on the way, and the relay cannot detect that. The publisher must not
 // change the bytes of a payload, because the relay may send them again. The caller
 // keeps ownership of pool and publisher. The relay uses up to five connections of the pool, and more while it works on failed events.
-// It opens two connections of its own: for its leases, and for LISTEN unless PollOnly is set.
+// It opens two connections of its own: for its leases, and for LISTEN unless PollOnly is set. It opens one more where Source is WAL, and two
+// where Store is Log.
 func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
 	var errs []error
 	if pool == nil {
@@ -287,6 +290,9 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 		r.log = wal.New(store.NewWal(pool, schema, id, cfg.LeaseTTL), r.wakes, cfg.Logger, cfg.PollInterval)
 		r.source = wal.NewReader(r.reader, r.log.Buffer, r.wakes)
 	}
+	if cfg.Store == Log {
+		r.landing = landing.New(store.NewLog(pool, schema, id, cfg.LeaseTTL), schema, cfg.LeaseTTL, cfg.Logger)
+	}
 	return r, nil
 }
 
@@ -327,6 +333,11 @@ func (r *Relay) Run(ctx context.Context) error {
 			err = fmt.Errorf("RelayConfig.Source is WAL: %w", err)
 		}
 	}
+	if err == nil && r.landing != nil {
+		if err = r.landing.Check(ctx); err != nil {
+			err = fmt.Errorf("RelayConfig.Store is Log: %w", err)
+		}
+	}
 	if err == nil && r.cfg.Delivery == Transactional {
 		r.once, err = newOnce(ctx, r)
 	}
@@ -336,7 +347,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("run outbox relay: %w", err)
 	}
-	stopObserving, err := r.observer.Start(r.store, r.log != nil, r.status)
+	stopObserving, err := r.observer.Start(r.store, r.log != nil, r.landing != nil, r.status)
 	if err != nil {
 		return fmt.Errorf("run outbox relay: report metrics: %w", err)
 	}
@@ -351,6 +362,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	if r.cfg.Archive > 0 {
 		loops.Go(func() { r.keepArchive(listening) })
+	}
+	if r.landing != nil {
+		loops.Go(func() { r.landing.Run(listening) })
 	}
 	close(r.begun)
 	err = r.forward(ctx)

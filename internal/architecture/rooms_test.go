@@ -68,7 +68,8 @@ var rooms = map[string]map[string]room{
 		"registration": {rooms: []string{"step", "store", "term"}},
 		"backlog":      {rooms: []string{"store"}},
 		"wal":          {rooms: []string{"gaps", "snapshot", "step", "store", "wake"}},
-		"observe":      {rooms: []string{"step", "store", "wal"}},
+		"landing":      {rooms: []string{"entry", "store", "wake"}},
+		"observe":      {rooms: []string{"landing", "step", "store", "wal"}},
 	},
 	"cmd/millrace": {
 		"output": {},

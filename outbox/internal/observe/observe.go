@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/internal/gauge"
+	"github.com/millrace-go/millrace/outbox/internal/landing"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/outbox/internal/wal"
@@ -75,15 +76,16 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider, propagator p
 
 // Status is what a relay reports about itself.
 type Status struct {
-	Gaps   int
-	Shards []int16 // that it holds; never nil
-	Topics []step.TopicState
-	Log    wal.Status // zero if Source is Table
+	Gaps    int
+	Shards  []int16 // that it holds; never nil
+	Topics  []step.TopicState
+	Log     wal.Status     // zero if Source is Table
+	Landing landing.Status // zero if Store is Rows
 }
 
-// Start reports what is read at each collection, from the relay and its database, until stop is called. It reports the log only
-// where the relay reads it.
-func (o *Observer) Start(s *store.Relay, readsLog bool, status func() Status) (stop func(), err error) {
+// Start reports what is read at each collection, from the relay and its database, until stop is called. It reports the log and the landing
+// only where the relay reads the log, or lands.
+func (o *Observer) Start(s *store.Relay, readsLog, lands bool, status func() Status) (stop func(), err error) {
 	gauges := gauge.Of(o.meter)
 	pending := gauges.Int("millrace.outbox.pending", "{event}", "Unpublished events of the shards that this relay holds, up to 100,000 of each.")
 	failed := gauges.Int("millrace.outbox.failed", "{event}", "Failed events of the shards that this relay holds, by state.")
@@ -97,6 +99,13 @@ func (o *Observer) Start(s *store.Relay, readsLog bool, status func() Status) (s
 		reads = gauges.Int("millrace.outbox.log.reads", "{relay}", "1 while this relay reads the log, 0 while it reads only rows or stands by.")
 		falls = gauges.Int("millrace.outbox.log.falls", "{fall}", "Times that this relay could no longer read the log, or not begin to, and read only rows.")
 		spills = gauges.Int("millrace.outbox.log.spills", "{spill}", "Times that a shard had too many unread rows in the log, and was read from the table.")
+	}
+	var landed, landingLag, lander, cuts metric.Int64ObservableGauge
+	if lands {
+		landed = gauges.Int("millrace.outbox.landing.events", "{event}", "Events of the write-ahead log that this relay has made rows of.")
+		landingLag = gauges.Int("millrace.outbox.landing.lag", "By", "Bytes of the write-ahead log that the server keeps for events that are in the log alone.")
+		lander = gauges.Int("millrace.outbox.landing.leads", "{relay}", "1 while this relay makes rows of the events in the log, 0 while it stands by.")
+		cuts = gauges.Int("millrace.outbox.landing.cuts", "{cut}", "Times that a part of the log was lost, with the events that it may have had. The last one is in the log of the relay, and in millrace doctor.")
 	}
 	stored := gauge.Ask(func(ctx context.Context) (store.Observed, error) { return s.Observe(ctx, status().Shards) })
 	return gauges.Report(func(ctx context.Context, to metric.Observer) error {
@@ -117,6 +126,12 @@ func (o *Observer) Start(s *store.Relay, readsLog bool, status func() Status) (s
 			to.ObserveInt64(reads, now.Log.Reads(), o.with())
 			to.ObserveInt64(falls, now.Log.Falls, o.with())
 			to.ObserveInt64(spills, now.Log.Spills, o.with())
+		}
+		if lands {
+			to.ObserveInt64(landed, now.Landing.Events, o.with())
+			to.ObserveInt64(landingLag, now.Landing.Lag, o.with())
+			to.ObserveInt64(lander, now.Landing.Leading(), o.with())
+			to.ObserveInt64(cuts, now.Landing.Cuts, o.with())
 		}
 		for state, n := range found.Failed {
 			to.ObserveInt64(failed, n, o.with(attribute.String("millrace.state", state)))

@@ -20,6 +20,7 @@ import (
 // Wal has the statements about the outbox's part of the write-ahead log. It is safe for concurrent use.
 type Wal struct {
 	Slot, Publication string // their names
+	instead           string // what to do where the log cannot be read
 
 	pool             *pgxpool.Pool
 	schema           string
@@ -32,7 +33,7 @@ type Wal struct {
 // NewWal returns the statements for the relay with that ID.
 func NewWal(pool *pgxpool.Pool, schema string, id uuid.UUID, ttl time.Duration) *Wal {
 	return &Wal{
-		Slot: SlotName(pool.Config().ConnConfig.Database, schema), Publication: PublicationName(schema), pool: pool, schema: schema, id: id, ttl: ttl,
+		Slot: SlotName(pool.Config().ConnConfig.Database, schema), Publication: PublicationName(schema), instead: "read the table", pool: pool, schema: schema, id: id, ttl: ttl,
 		readySQL: Query("wal_ready", schema), pubSQL: Query("wal_publication", schema), slotSQL: Query("wal_slot", schema),
 	}
 }
@@ -61,9 +62,9 @@ func (w *Wal) Ready(ctx context.Context) error {
 	case err != nil:
 		return err
 	case level != "logical":
-		return fmt.Errorf(`wal_level is %s: run "alter system set wal_level = logical" and restart the server, or read the table`, level)
+		return fmt.Errorf(`wal_level is %s: run "alter system set wal_level = logical" and restart the server, or %s`, level, w.instead)
 	case !replicates:
-		return fmt.Errorf(`the role %s may not read the log: run "alter role %s replication", or read the table`, role, pgx.Identifier{role}.Sanitize())
+		return fmt.Errorf(`the role %s may not read the log: run "alter role %s replication", or %s`, role, pgx.Identifier{role}.Sanitize(), w.instead)
 	case anyStandby:
 		return errors.New("synchronous_standby_names has *, so the server would count the reader of the log as a standby: name the standbys")
 	case !free:
@@ -127,6 +128,9 @@ type SlotState struct {
 	Others   bool   // another relay holds shards
 	Flushed  uint64 // the end of the log
 	Server   time.Time
+
+	Confirmed uint64 // what its reader has confirmed; 0: the slot is being created
+	Temporary bool   // it ends with its session
 }
 
 // State returns the state of the slot.
@@ -137,7 +141,7 @@ func (w *Wal) State(ctx context.Context) (s SlotState, err error) {
 			is := func(i int) bool { return v[i][0] != 0 }
 			s = SlotState{
 				Exists: is(0), Fits: is(1), Lost: is(2), Reader: asInt4(v[3]), Own: is(4), Orphaned: is(5), Lag: asInt8(v[6]), Others: is(7),
-				Flushed: asUint8(v[8]), Server: asTime(v[9]), Standby: is(10),
+				Flushed: asUint8(v[8]), Server: asTime(v[9]), Standby: is(10), Confirmed: asUint8(v[11]), Temporary: is(12),
 			}
 			return nil
 		},

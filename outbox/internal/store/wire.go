@@ -80,6 +80,19 @@ func texts(vs []string) argument {
 	return array(pgtype.TextArrayOID, pgtype.TextOID, len(vs), 40, func(b []byte, i int) []byte { return append(b, vs[i]...) })
 }
 
+func byteas(vs [][]byte) argument {
+	size := 0
+	for _, v := range vs {
+		size += len(v)
+	}
+	return array(pgtype.ByteaArrayOID, pgtype.ByteaOID, len(vs), size/max(len(vs), 1), func(b []byte, i int) []byte { return append(b, vs[i]...) })
+}
+
+// lsnOID is the OID of pg_lsn, for which pgtype has no name.
+const lsnOID = 3220
+
+func lsn(v uint64) argument { return argument{lsnOID, binary.BigEndian.AppendUint64(nil, v)} }
+
 // tidArrayOID is the OID of tid[], for which pgtype has no name.
 const tidArrayOID = 1010
 

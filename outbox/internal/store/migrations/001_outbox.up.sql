@@ -114,6 +114,7 @@ create table {schema}.outbox_log (
     one        boolean     primary key default true check (one), -- there is one row
     system     text        not null,             -- the server's system identifier
     database   oid         not null,
+    server     timestamptz not null,             -- when the server started that made the slot, or was about to
     slot       text        not null,             -- the replication slot that keeps the log
     landed     pg_lsn,                           -- transactions whose commit begins before it have been landed; null: there is no slot yet
     part_of    pg_lsn      not null default '0/0', -- the commit of a large transaction that is landed in parts
@@ -127,10 +128,10 @@ create table {schema}.outbox_log (
     cut_reason text        not null default ''
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
--- The name of the replication slot that keeps events in the log. Names of slots are those of a server, so it depends on the database.
+-- The name of the replication slot that keeps events in the log. Names of slots are those of a server, so it has the database's number,
+-- which stays when the database is renamed.
 create function {schema}.outbox_log_slot() returns text language sql stable parallel safe as $$
-    select left(s.name, 40) || '_outbox_log_' || left(encode(sha256(convert_to(current_database() || '/' || s.name, 'UTF8')), 'hex'), 8)
-    from (select btrim('{schema}', '"')) as s (name)
+    select btrim('{schema}', '"') || '_log_' || oid from pg_database where datname = current_database()
 $$;
 
 -- Events that are to be delivered later. They enter the outbox when they are due; until then they can be cancelled.

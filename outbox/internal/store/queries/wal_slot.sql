@@ -1,7 +1,8 @@
 -- The slot $1: whether it exists; whether it can be used, in this database; whether its log was removed; the process that reads it, or 0;
 -- whether this relay ($2) started that process; whether the relay that started it has ended: it has no row, and is older than a lease
 -- ($3, in milliseconds); how many bytes of the log the server keeps for the slot; whether another relay holds shards; up to where the log is
--- flushed; when the server started; and whether the server takes the process for a synchronous standby. No locks.
+-- flushed; when the server started; whether the server takes the process for a synchronous standby; up to where the reader has confirmed
+-- the log, or 0; and whether the slot ends with its session. No locks.
 select s.slot_name is not null,
        coalesce(s.plugin = 'pgoutput' and s.database = current_database(), false),
        coalesce(s.wal_status = 'lost', false),
@@ -12,7 +13,8 @@ select s.slot_name is not null,
        coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), 0)::bigint,
        exists (select from {schema}.outbox_shard where relay_id <> $2::uuid and expires_at > now()),
        pg_current_wal_flush_lsn(), pg_postmaster_start_time(),
-       exists (select from pg_stat_replication r where r.pid = s.active_pid and r.sync_state <> 'async')
+       exists (select from pg_stat_replication r where r.pid = s.active_pid and r.sync_state <> 'async'),
+       coalesce(s.confirmed_flush_lsn, '0/0'), coalesce(s.temporary, false)
 from (select) as one
 left join pg_replication_slots s on s.slot_name = $1::text
 left join pg_stat_activity a on a.pid = s.active_pid

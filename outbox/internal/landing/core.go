@@ -1,0 +1,196 @@
+package landing
+
+import (
+	"slices"
+	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/store"
+)
+
+// Position is how far the log has been landed.
+type Position = store.Position
+
+// message is one that has not been landed.
+type message struct {
+	content   []byte
+	place     uint64 // in the log
+	committed time.Time
+	after     Position // when it has been landed, and all before it
+}
+
+// rules are decisions that tests replace, to show why they are needed.
+type rules struct {
+	skips  func(landed Position, commit uint64, n int) bool // the n-th message of the transaction was landed before
+	passed func(stream, flushed uint64) bool                // the stream has passed a landing's own commit
+}
+
+var allRules = rules{
+	skips: func(landed Position, commit uint64, n int) bool {
+		return commit < landed.Landed || commit == landed.PartOf && n <= landed.Part
+	},
+	passed: func(stream, flushed uint64) bool { return stream >= flushed },
+}
+
+// core decides what of the stream is landed, in which portions, and what is confirmed to the server. It does no I/O and has no clock.
+type core struct {
+	rules
+	events, bytes int    // the most that one portion has
+	idle          uint64 // bytes of the log without messages, after which the marker advances
+
+	landed  Position // everything up to here has been landed
+	pending []message
+	size    int // bytes of pending
+
+	within    bool // a transaction is being received
+	commit    uint64
+	committed time.Time
+	n         int      // messages that were received of it
+	end       uint64   // of the last complete transaction of the stream
+	collected Position // everything up to here has been landed or is pending
+	stream    uint64   // what the stream has passed
+
+	confirmed   uint64 // what may be confirmed to the server
+	unconfirmed []landing
+}
+
+// landing is one that is committed.
+type landing struct{ landed, flushed uint64 }
+
+// newCore returns a core for a slot that is confirmed up to there, and a log that is flushed up to there.
+func newCore(landed Position, confirmed, flushed uint64) *core {
+	return &core{
+		rules: allRules, events: 5000, bytes: 16 << 20, idle: 1 << 20,
+		landed: landed, collected: landed, confirmed: confirmed, unconfirmed: []landing{{landed.Landed, flushed}},
+	}
+}
+
+// begin begins a transaction, whose commit is at this place.
+func (c *core) begin(commit uint64, at time.Time) {
+	c.within, c.commit, c.committed, c.n = true, commit, at, 0
+}
+
+// add adds a message of the transaction. It keeps the content.
+func (c *core) add(place uint64, content []byte) {
+	c.n++
+	if c.skips(c.landed, c.commit, c.n) {
+		return
+	}
+	c.collected.PartOf, c.collected.Part = c.commit, c.n
+	c.pending = append(c.pending, message{content: content, place: place, committed: c.committed, after: c.collected})
+	c.size += len(content) + messageWeight
+}
+
+// complete ends the transaction.
+func (c *core) complete(end uint64) {
+	c.within = false
+	c.pass(end)
+	if c.commit < c.collected.Landed {
+		return
+	}
+	c.collected = Position{Landed: end}
+	if last := len(c.pending) - 1; last >= 0 && c.pending[last].after.PartOf == c.commit {
+		c.pending[last].after = c.collected
+	}
+}
+
+// pass records that the stream has shown everything before this place. Within a transaction that is not known.
+func (c *core) pass(place uint64) {
+	if !c.within {
+		c.stream = max(c.stream, place)
+	}
+	for len(c.unconfirmed) > 0 && c.passed(c.stream, c.unconfirmed[0].flushed) {
+		c.confirmed, c.unconfirmed = c.unconfirmed[0].landed, c.unconfirmed[1:]
+	}
+}
+
+// full reports whether nothing more should be received.
+func (c *core) full() bool { return len(c.pending) >= 2*c.events || c.size >= 2*c.bytes }
+
+// portion returns what to land now, and the position afterwards. A transaction is landed as a whole if one portion holds it. Without messages
+// the position advances alone.
+func (c *core) portion() (messages []message, to Position, ok bool) {
+	n, size := 0, 0
+	whole := 0 // up to the last complete transaction
+	for n < len(c.pending) && n < c.events && (n == 0 || size < c.bytes) {
+		size += len(c.pending[n].content) + messageWeight
+		n++
+		if c.pending[n-1].after.PartOf == 0 {
+			whole = n
+		}
+	}
+	switch {
+	case whole > 0:
+		n = whole
+	case n == 0:
+		to = Position{Landed: c.stream}
+		return nil, to, !c.within && (c.stream >= c.landed.Landed+c.idle || c.landed.PartOf > 0 && c.stream > c.landed.PartOf)
+	case n < c.events && size < c.bytes: // the rest of the transaction comes
+		return nil, to, false
+	}
+	return slices.Clone(c.pending[:n]), c.pending[n-1].after, true
+}
+
+// land records that the first n messages were landed, and where the log was flushed afterwards.
+func (c *core) land(n int, to Position, flushed uint64) {
+	for _, m := range c.pending[:n] {
+		c.size -= len(m.content) + messageWeight
+	}
+	c.pending = c.pending[n:]
+	c.landed = to
+	for i := range c.pending { // the marker may have advanced alone
+		c.pending[i].after.Landed = max(c.pending[i].after.Landed, to.Landed)
+	}
+	c.collected.Landed = max(c.collected.Landed, to.Landed)
+	if to.Landed > c.confirmed {
+		c.unconfirmed = append(c.unconfirmed, landing{to.Landed, flushed})
+	}
+	c.pass(0)
+}
+
+// messageWeight is about what a message takes beside its content.
+const messageWeight = 100
+
+// slot is what the server says about the slot.
+type slot struct {
+	exists, fits, lost bool
+	confirmed          uint64 // 0: it is being created
+}
+
+// plan is what to do before the slot is read.
+type plan struct {
+	refuse string // why it cannot be read
+	cut    string // why events may be lost
+	drop   bool
+	create bool
+	mark   bool // the marker is set to what the slot has confirmed
+}
+
+// planFor decides what to do before the slot is read. known says that the marker is one of this server and database; landed is 0 if there was
+// no slot. restarted says that the server has ended since one was made: if it was being made, publishers may have seen it.
+func planFor(s slot, known, restarted bool, landed uint64) (p plan) {
+	was := known && landed > 0
+	switch {
+	case s.exists && !s.fits:
+		p.refuse = "it is another one's: drop it"
+	case !s.exists:
+		p.create, p.mark = true, true
+		switch {
+		case was:
+			p.cut = "the slot was dropped"
+		case known && restarted:
+			p.cut = "the server ended while the slot was made"
+		}
+	case s.lost:
+		p.drop, p.create, p.mark = true, true, true
+		if was || !known {
+			p.cut = "the server has invalidated the slot"
+		}
+	case s.confirmed == 0:
+		p.refuse = "it is being created"
+	case !was:
+		p.mark = true
+	case s.confirmed > landed:
+		p.cut, p.mark = "the slot was advanced, or dropped and created again, by somebody else", true
+	}
+	return p
+}

@@ -1,0 +1,9 @@
+-- Who holds the lock with number $1 that makes a relay the one that lands events: its process; whether this relay ($2) has started it; and
+-- something that changes while it is alive, or '' if that cannot be told. No locks.
+select l.pid, coalesce(a.application_name = 'millrace-relay-' || $2::uuid, false),
+       coalesce(r.reply_time::text, case when a.state = 'idle' then a.state_change::text end, '')
+from pg_locks l
+left join pg_stat_activity a on a.pid = l.pid
+left join pg_stat_replication r on r.pid = l.pid
+where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and (l.classid::bigint << 32) | l.objid::bigint = $1::bigint
+  and l.database = (select oid from pg_database where datname = current_database())

@@ -1,0 +1,7 @@
+-- How far events have been landed: whether that is known for the server with the system identifier $1 and this database; up to where; the
+-- commit of the transaction that is landed in parts; how many of its messages; when the server started that made the slot; and when this one
+-- did. No locks.
+select m.system is not null, coalesce(m.landed, '0/0'), coalesce(m.part_of, '0/0'), coalesce(m.part, 0),
+       coalesce(m.server, pg_postmaster_start_time()), pg_postmaster_start_time()
+from (select) as one
+left join {schema}.outbox_log m on m.system = $1::text and m.database = (select oid from pg_database where datname = current_database())
