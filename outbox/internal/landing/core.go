@@ -45,7 +45,6 @@ type core struct {
 	commit    uint64
 	committed time.Time
 	n         int      // messages that were received of it
-	end       uint64   // of the last complete transaction of the stream
 	collected Position // everything up to here has been landed or is pending
 	stream    uint64   // what the stream has passed
 
@@ -107,8 +106,8 @@ func (c *core) pass(place uint64) {
 func (c *core) full() bool { return len(c.pending) >= 2*c.events || c.size >= 2*c.bytes }
 
 // portion returns what to land now, and the position afterwards. A transaction is landed as a whole if one portion holds it. Without messages
-// the position advances alone.
-func (c *core) portion() (messages []message, to Position, ok bool) {
+// the position advances alone, if that is due or the slot keeps much.
+func (c *core) portion(due bool) (messages []message, to Position, ok bool) {
 	n, size := 0, 0
 	whole := 0 // up to the last complete transaction
 	for n < len(c.pending) && n < c.events && (n == 0 || size < c.bytes) {
@@ -123,7 +122,7 @@ func (c *core) portion() (messages []message, to Position, ok bool) {
 		n = whole
 	case n == 0:
 		to = Position{Landed: c.stream}
-		return nil, to, !c.within && (c.stream >= c.landed.Landed+c.idle || c.landed.PartOf > 0 && c.stream > c.landed.PartOf)
+		return nil, to, !c.within && c.stream > max(c.landed.Landed, c.landed.PartOf) && (due || c.stream >= c.landed.Landed+c.idle)
 	case n < c.events && size < c.bytes: // the rest of the transaction comes
 		return nil, to, false
 	}

@@ -3,6 +3,7 @@ package landing
 import (
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,8 +111,8 @@ func (w *world) stream(r *reader) {
 }
 
 // land makes a relay land a portion. The answer may be lost, and the relay then ends.
-func (w *world) land(r *reader, answered bool) {
-	messages, to, ok := r.core.portion()
+func (w *world) land(r *reader, due, answered bool) {
+	messages, to, ok := r.core.portion(due)
 	if !ok {
 		return
 	}
@@ -195,7 +196,7 @@ func (w *world) run(draw func(n int) int) string {
 		case what < 10:
 			w.stream(r)
 		case what == 10:
-			w.land(r, draw(6) > 0)
+			w.land(r, draw(4) == 0, draw(6) > 0)
 		default:
 			w.confirm(r)
 		}
@@ -207,23 +208,16 @@ func (w *world) run(draw func(n int) int) string {
 	for range 1000 {
 		w.replicated = w.wal
 		w.stream(w.relays[0])
-		w.land(w.relays[0], true)
+		w.land(w.relays[0], true, true)
 		w.confirm(w.relays[0])
 	}
 	if w.wrong == "" && !assert.ObjectsAreEqual(w.want(), w.rows()) {
-		w.wrong = "landed " + join(w.rows()) + ", committed " + join(w.want())
+		w.wrong = "landed " + strings.Join(w.rows(), " ") + ", committed " + strings.Join(w.want(), " ")
 	}
 	if w.wrong == "" && w.wal-w.confirmed > 200 {
 		w.wrong = "the slot keeps the log"
 	}
 	return w.wrong
-}
-
-func join(all []string) (s string) {
-	for _, one := range all {
-		s += one + " "
-	}
-	return s
 }
 
 // Relays end, are stopped and go on, lose answers, and are moved to a standby that has had what the slot needs. Each event of a committed

@@ -31,6 +31,9 @@ func landedOf(m message) store.Landed {
 	if err != nil {
 		return badOf(m, e, err)
 	}
+	if len(e.Headers) == 0 {
+		e.Headers = []byte("{}")
+	}
 	return store.Landed{Hash: store.Hash(e.Key, e.ID), ID: e.ID, Topic: e.Topic, Key: e.Key, Headers: e.Headers, Payload: e.Payload, Committed: m.committed}
 }
 
@@ -93,6 +96,7 @@ func (c *core) show(prefix string, b []byte) error {
 		if transactional := b[0]&1 != 0; transactional && string(name) == prefix {
 			c.add(binary.BigEndian.Uint64(b[1:]), bytes.Clone(rest[4:4+binary.BigEndian.Uint32(rest)]))
 		}
+	default: // tables
 	}
 	return nil
 }

@@ -22,6 +22,8 @@ const (
 	confirmEvery = time.Second
 	// silence is how long a stream may show nothing while the log grows.
 	silence = 10 * time.Second
+	// advanceEvery is how often the marker advances while there are no events, so that standbys can follow the slot.
+	advanceEvery = 5 * time.Second
 	// landTimeout bounds the landing of a portion. It is tried again.
 	landTimeout = time.Minute
 )
@@ -273,9 +275,9 @@ func (s *session) take(data []byte) (asks bool, err error) {
 
 // landAll lands what the core has, one portion after another.
 func (s *session) landAll(ctx context.Context) error {
-	for {
+	for advanced := time.Now(); ; {
 		s.mu.Lock()
-		messages, to, ok := s.core.portion()
+		messages, to, ok := s.core.portion(time.Since(advanced) >= advanceEvery)
 		s.mu.Unlock()
 		if !ok {
 			select {
@@ -285,6 +287,7 @@ func (s *session) landAll(ctx context.Context) error {
 				continue
 			}
 		}
+		advanced = time.Now()
 		rows := make([]store.Landed, len(messages))
 		for i, m := range messages {
 			rows[i] = landedOf(m)

@@ -36,6 +36,14 @@ func beforeDown(ctx context.Context, tx pgx.Tx, d pgschema.Descent) error {
 		return fmt.Errorf("events would be lost that are not published: %d in the outbox, %d delayed, %d failed or blocked: "+
 			"let a relay drain them, or use force", waiting, delayed, failed)
 	}
+	var slot *string
+	inLog := `select slot_name::text from pg_replication_slots where slot_name = {schema}.outbox_log_slot()`
+	if err := tx.QueryRow(ctx, pgschema.Render(`select (`+inLog+`)`, d.Schema)).Scan(&slot); err != nil {
+		return err
+	}
+	if slot != nil && !d.Force {
+		return fmt.Errorf(`events may be lost that are in the log alone: let a relay land them, stop the relays and run "select pg_drop_replication_slot('%s')", or use force`, *slot)
+	}
 	return nil
 }
 
