@@ -425,6 +425,34 @@ func TestEventsOfTheLogWhoseSlotIsLost(t *testing.T) {
 	}
 }
 
+// PostgreSQL before version 18 cannot read the log from before a publication was created again. The relay says what to do, and does it not by
+// itself: events are lost with the slot.
+func TestEventsOfTheLogWithoutItsPublication(t *testing.T) {
+	t.Parallel()
+	l, broker := newLanded(t, devtest.PoolOn(t, devtest.Postgres(t, devstack.ServerConfig{}).DSN())), newLedger()
+	relay, stop := l.relay(l.pool, broker)
+	leads(t, relay)
+	l.commit("k", "1")
+	l.settled(broker)
+	stop()
+	l.exec(`drop publication landing_outbox_log`)
+	l.commit("k", "2")
+	relay, stop = l.relay(l.pool, broker)
+	defer stop()
+	told := func() bool { return strings.Contains(l.log.String(), "the publication landing_outbox_log was dropped") }
+	eventually(t, "the event is published, or the reason is told", func() bool { return broker.count() == 2 || told() })
+	if told() {
+		eventually(t, "the slot is dropped", func() bool {
+			_, err := l.pool.Exec(t.Context(), `select pg_drop_replication_slot(slot) from landing.outbox_log`)
+			return err == nil
+		})
+		eventually(t, "it goes on", func() bool { return outbox.LandingStatus(relay).Cuts == 1 })
+	}
+	leads(t, relay)
+	l.commit("k", "3")
+	eventually(t, "it is published", func() bool { missing, _ := broker.compare([]string{"3"}); return len(missing) == 0 })
+}
+
 // A dump has the marker of another server. Its positions mean nothing here, and nothing was lost.
 func TestEventsOfTheLogInADump(t *testing.T) {
 	t.Parallel()
