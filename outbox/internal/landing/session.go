@@ -166,7 +166,10 @@ func (s *session) run(ctx context.Context) error {
 func (s *session) watch(ctx context.Context) error {
 	for before := uint64(0); sleep(ctx, lookEvery); {
 		state, err := s.store.State(ctx)
-		if err != nil {
+		switch {
+		case stops(err):
+			return err
+		case err != nil:
 			continue
 		}
 		s.lag.Store(state.Lag)
@@ -184,6 +187,13 @@ func (s *session) watch(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// stops reports whether the server stops. It waits for the end of the stream, unless everything was confirmed.
+func stops(err error) bool {
+	var pgErr *pgconn.PgError
+	var refused *pgconn.ConnectError
+	return errors.As(err, &refused) || errors.As(err, &pgErr) && pgErr.Code[:2] == "57"
 }
 
 // receive passes what the stream shows to the core.
