@@ -396,6 +396,10 @@ func TestEventsOfTheLogWhoseSlotIsLost(t *testing.T) {
 			l.commit("k", "1", "2")
 			l.settled(broker)
 			stop()
+			eventually(t, "its connection ends", func() (free bool) {
+				require.NoError(t, l.pool.QueryRow(t.Context(), `select not active from pg_replication_slots`).Scan(&free))
+				return free
+			})
 			l.commit("k", "lost")
 			lose(l)
 			relay, stop = l.relay(l.pool, broker)
