@@ -153,6 +153,7 @@ const messageWeight = 100
 type slot struct {
 	exists, fits, lost bool
 	confirmed          uint64 // 0: it is being created
+	end                uint64 // of the log
 }
 
 // plan is what to do before the slot is read.
@@ -162,6 +163,7 @@ type plan struct {
 	drop   bool
 	create bool
 	mark   bool // the marker is set to what the slot has confirmed
+	again  bool // events may have been landed that the slot shows again
 }
 
 // planFor decides what to do before the slot is read. known says that the marker is one of this server and database; landed is 0 if there was
@@ -187,7 +189,9 @@ func planFor(s slot, known, restarted bool, landed uint64) (p plan) {
 	case s.confirmed == 0:
 		p.refuse = "it is being created"
 	case !was:
-		p.mark = true
+		p.mark, p.again = true, !known
+	case landed > s.end:
+		p.cut, p.mark = "the marker is of a later time of the server, or of another server, such as one from which a dump was restored", true
 	case s.confirmed > landed:
 		p.cut, p.mark = "the slot was advanced, or dropped and created again, by somebody else", true
 	}

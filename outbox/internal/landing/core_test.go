@@ -73,7 +73,7 @@ func (w *world) start(i int) {
 		}
 	}
 	marker := w.marker()
-	switch p := planFor(slot{exists: true, fits: true, confirmed: w.confirmed}, marker.Landed > 0, false, marker.Landed); {
+	switch p := planFor(slot{exists: true, fits: true, confirmed: w.confirmed, end: w.wal}, marker.Landed > 0, false, marker.Landed); {
 	case p.cut != "" || p.refuse != "":
 		w.wrong = p.cut + p.refuse
 	case p.mark:
@@ -260,7 +260,7 @@ func TestRulesOfLandingAreNeeded(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	t.Parallel()
-	usable := slot{exists: true, fits: true, confirmed: 10}
+	usable := slot{exists: true, fits: true, confirmed: 10, end: 20}
 	lost := usable
 	lost.lost = true
 	for name, c := range map[string]struct {
@@ -272,8 +272,9 @@ func TestPlan(t *testing.T) {
 		"nothing yet":                  {slot{}, false, false, 0, plan{create: true, mark: true}},
 		"the marker of a dump":         {slot{}, false, false, 0, plan{create: true, mark: true}},
 		"a slot that was just created": {usable, true, false, 0, plan{mark: true}},
-		"a slot without a marker":      {usable, false, false, 0, plan{mark: true}},
+		"a slot without a marker":      {usable, false, false, 0, plan{mark: true, again: true}},
 		"as it should be":              {usable, true, false, 10, plan{}},
+		"ahead of the log":             {usable, true, false, 21, plan{cut: "the marker is of a later time of the server, or of another server, such as one from which a dump was restored", mark: true}},
 		"not all was confirmed":        {usable, true, false, 11, plan{}},
 		"dropped":                      {slot{}, true, false, 10, plan{cut: "the slot was dropped", create: true, mark: true}},
 		"ended while it was made":      {slot{}, true, true, 0, plan{cut: "the server ended while the slot was made", create: true, mark: true}},

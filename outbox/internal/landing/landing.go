@@ -24,6 +24,9 @@ const (
 	lookEvery = time.Second
 	// endTimeout is how long the connection of a relay that has ended may take to end.
 	endTimeout = 5 * time.Second
+	// firstPatience is how long the relay that lands may be silent before another one takes over, and firstSilence how long a stream may show
+	// nothing while the log grows. A server that works on a large transaction may be silent for as long: then each doubles at its end.
+	firstPatience, firstSilence, mostPatience = 10 * time.Second, 2 * time.Minute, time.Hour
 	// firstRetry and mostRetry bound the time between two attempts to land.
 	firstRetry, mostRetry = 50 * time.Millisecond, 5 * time.Second
 )
@@ -40,25 +43,29 @@ type Landing struct {
 	store    *store.Log
 	schema   string
 	logger   *slog.Logger
-	patience time.Duration   // how long the relay that lands may be silent
+	ttl      time.Duration   // of leases
+	patience time.Duration   // see firstPatience
+	silence  time.Duration   // see firstSilence
 	others   *wake.Collector // what relays of other processes are to be told
 
 	leads             atomic.Bool
 	events, lag, cuts atomic.Int64
-	told              error // the last failure that was logged
+	advanced          atomic.Int64 // when the marker was last advanced by this relay, in nanoseconds
+	told              error        // the last failure that was logged
 }
 
 // New returns a Landing. ttl is how long a relay may be silent before another one takes over.
 func New(s *store.Log, schema string, ttl time.Duration, logger *slog.Logger) *Landing {
-	return &Landing{store: s, schema: schema, logger: logger, patience: max(ttl, endTimeout), others: wake.New()}
+	return &Landing{store: s, schema: schema, logger: logger, ttl: ttl, patience: max(ttl, firstPatience), silence: firstSilence, others: wake.New()}
 }
 
 // Status is what metrics report.
 type Status struct {
-	Leads  bool  // this relay lands events
-	Events int64 // that it has landed
-	Lag    int64 // bytes of the log that the server keeps for the slot
-	Cuts   int64 // how often it has found that a part of the log was lost
+	Leads  bool          // this relay lands events
+	Events int64         // that it has landed
+	Lag    int64         // bytes of the log that the server keeps for the slot
+	Cuts   int64         // how often it has found that a part of the log was lost
+	Age    time.Duration // since it last advanced the marker, which it does every few seconds; 0: it stands by
 }
 
 // Leading is 1 if the relay lands events, else 0.
@@ -71,7 +78,11 @@ func (s Status) Leading() int64 {
 
 // Status returns the status.
 func (l *Landing) Status() Status {
-	return Status{Leads: l.leads.Load(), Events: l.events.Load(), Lag: l.lag.Load(), Cuts: l.cuts.Load()}
+	s := Status{Leads: l.leads.Load(), Events: l.events.Load(), Lag: l.lag.Load(), Cuts: l.cuts.Load()}
+	if s.Leads {
+		s.Age = time.Since(time.Unix(0, l.advanced.Load()))
+	}
+	return s
 }
 
 // Check returns an error if events cannot be landed as things are, or could be lost silently. At a standby it checks nothing.
@@ -79,6 +90,13 @@ func (l *Landing) Check(ctx context.Context) error {
 	settings, err := l.store.Settings(ctx)
 	if err != nil || settings.Standby {
 		return err
+	}
+	state, err := l.store.State(ctx)
+	if err != nil {
+		return err
+	}
+	if state.Exists { // it may have events: landing them is the best that can be done, and lead tells
+		settings.Unsafe = nil
 	}
 	if err := errors.Join(settings.Unsafe, l.store.Ready(ctx)); err != nil {
 		return err
@@ -105,6 +123,9 @@ func (l *Landing) Run(ctx context.Context) {
 		l.lag.Store(0)
 		if time.Since(began) > mostRetry {
 			retry = 0
+		}
+		if time.Since(began) > mostPatience {
+			l.patience, l.silence = max(l.ttl, firstPatience), firstSilence
 		}
 		retry = min(max(2*retry, firstRetry), mostRetry)
 		switch {
@@ -163,10 +184,14 @@ func (l *Landing) wait(ctx context.Context) bool {
 		switch {
 		case h.Process == 0:
 		case h.Own, time.Since(since) > l.patience:
-			if err := l.store.Terminate(ctx, h.Process); err != nil && ctx.Err() == nil {
-				l.logger.WarnContext(ctx, "end the connection of a relay that is silent", "error", err)
+			if !h.Own {
+				l.patience = min(2*l.patience, mostPatience)
 			}
 			pause = firstRetry
+			if err := l.store.Terminate(ctx, h.Process); err != nil {
+				pause = lookEvery
+				l.tell(err, func() { l.logger.WarnContext(ctx, "end the connection of a relay that is silent", "error", err) })
+			}
 		case first:
 			l.logger.InfoContext(ctx, "another relay lands the events: standing by")
 		}

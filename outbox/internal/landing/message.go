@@ -37,18 +37,18 @@ func landedOf(m message) store.Landed {
 	return store.Landed{Hash: store.Hash(e.Key, e.ID), ID: e.ID, Topic: e.Topic, Key: e.Key, Headers: e.Headers, Payload: e.Payload, Committed: m.committed}
 }
 
-// badOf returns how a message is landed that is no event, with what is known of it.
+// badOf returns how a message is landed that is no event, with what is known of it. It has no topic, so a retry does not send it anywhere.
 func badOf(m message, known entry.Entry, reason error) store.Landed {
-	id, topic := known.ID, known.Topic
+	id, topic := known.ID, ""
 	if storable("ID", id, 1, maxID) != nil {
 		id = "log-" + strings.ReplaceAll(pglogrepl.LSN(m.place).String(), "/", "-")
 	}
-	if storable("topic", topic, 1, maxTopic) != nil {
-		topic = ""
+	if storable("topic", known.Topic, 1, maxTopic) == nil {
+		topic = " of topic " + known.Topic
 	}
 	return store.Landed{
-		Hash: store.Hash("", id), ID: id, Topic: topic, Payload: m.content, Committed: m.committed,
-		Bad: "a message in the log is no event: " + strings.ToValidUTF8(strings.ReplaceAll(reason.Error(), "\x00", ""), ""),
+		Hash: store.Hash("", id), ID: id, Payload: m.content, Committed: m.committed,
+		Bad: "a message in the log" + topic + " is no event: " + strings.ToValidUTF8(strings.ReplaceAll(reason.Error(), "\x00", ""), ""),
 	}
 }
 

@@ -20,8 +20,6 @@ import (
 const (
 	// confirmEvery is how often the server is told what was received and landed.
 	confirmEvery = time.Second
-	// silence is how long a stream may show nothing while the log grows.
-	silence = 10 * time.Second
 	// advanceEvery is how often the marker advances while there are no events, so that standbys can follow the slot.
 	advanceEvery = 5 * time.Second
 	// landTimeout bounds the landing of a portion. It is tried again.
@@ -71,7 +69,7 @@ func (s *session) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p := planFor(slot{exists: state.Exists, fits: state.Fits && !state.Temporary, lost: state.Lost, confirmed: state.Confirmed}, marker.Known, !marker.Made.Equal(s.server), marker.Landed)
+	p := planFor(slot{exists: state.Exists, fits: state.Fits && !state.Temporary, lost: state.Lost, confirmed: state.Confirmed, end: state.Flushed}, marker.Known, !marker.Made.Equal(s.server), marker.Landed)
 	if p.refuse != "" {
 		return fmt.Errorf("the replication slot %s cannot be used: %s", s.store.Slot, p.refuse)
 	}
@@ -95,6 +93,9 @@ func (s *session) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if p.again {
+		s.logger.WarnContext(ctx, "nothing tells which events of the slot have been landed: those may be published again", "slot", s.store.Slot, "from", pglogrepl.LSN(state.Confirmed))
+	}
 	if p.drop {
 		if err := s.store.Drop(ctx, s.stream); err != nil {
 			return fmt.Errorf("drop the slot, to create another: %w", err)
@@ -106,6 +107,7 @@ func (s *session) prepare(ctx context.Context) error {
 				return err
 			}
 		}
+		s.logger.InfoContext(ctx, "creating the slot of the events in the log: the server waits for the transactions that run now, and publishers are refused meanwhile", "slot", s.store.Slot)
 		if err := s.store.Create(ctx, s.stream); err != nil {
 			return fmt.Errorf("create the slot: %w", err)
 		}
@@ -151,6 +153,7 @@ func (s *session) run(ctx context.Context) error {
 	s.leads.Store(true)
 	s.told = nil
 	s.heard.Store(time.Now().UnixNano())
+	s.advanced.Store(time.Now().UnixNano())
 	s.logger.InfoContext(ctx, "landing the events in the log", "slot", s.store.Slot, "from", pglogrepl.LSN(s.core.landed.Landed))
 	running, stop := context.WithCancelCause(ctx)
 	var working sync.WaitGroup
@@ -182,7 +185,8 @@ func (s *session) watch(ctx context.Context) error {
 			return errors.New("the stream comes from another server than the table")
 		case state.Standby:
 			return errors.New("the server takes the reader of the log for a synchronous standby: name the standbys in synchronous_standby_names")
-		case late && time.Since(time.Unix(0, s.heard.Load())) > silence:
+		case late && time.Since(time.Unix(0, s.heard.Load())) > s.silence:
+			s.silence = min(2*s.silence, mostPatience) // the server may work on a large transaction
 			return errors.New("the stream is silent although the log grows")
 		}
 	}
@@ -192,8 +196,11 @@ func (s *session) watch(ctx context.Context) error {
 // stops reports whether the server stops. It waits for the end of the stream, unless everything was confirmed.
 func stops(err error) bool {
 	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code[:3] == "57P"
+	}
 	var refused *pgconn.ConnectError
-	return errors.As(err, &refused) || errors.As(err, &pgErr) && pgErr.Code[:2] == "57"
+	return errors.As(err, &refused)
 }
 
 // receive passes what the stream shows to the core.
@@ -340,6 +347,7 @@ func (s *session) insert(ctx context.Context, rows []store.Landed, to Position) 
 	s.mu.Lock()
 	s.core.land(len(rows), to, flushed)
 	s.mu.Unlock()
+	s.advanced.Store(time.Now().UnixNano())
 	signal(s.room)
 	var hashes []int64
 	for _, r := range rows {
@@ -357,7 +365,7 @@ func (s *session) insert(ctx context.Context, rows []store.Landed, to Position) 
 	return nil
 }
 
-// blamesData reports whether the database does not take the data: data exceptions, integrity constraints and limits of the program.
+// blamesData reports whether the database does not take the data: data exceptions, integrity constraints, limits of the program and of values.
 func blamesData(err error) bool {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
@@ -367,5 +375,5 @@ func blamesData(err error) bool {
 	case "22", "23", "54":
 		return true
 	}
-	return false
+	return pgErr.Code == "XX000" // more memory than a value may take
 }

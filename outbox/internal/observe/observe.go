@@ -101,9 +101,11 @@ func (o *Observer) Start(s *store.Relay, readsLog, lands bool, status func() Sta
 		spills = gauges.Int("millrace.outbox.log.spills", "{spill}", "Times that a shard had too many unread rows in the log, and was read from the table.")
 	}
 	var landed, landingLag, lander, cuts metric.Int64ObservableGauge
+	var landingAge metric.Float64ObservableGauge
 	if lands {
 		landed = gauges.Int("millrace.outbox.landing.events", "{event}", "Events of the write-ahead log that this relay has made rows of.")
 		landingLag = gauges.Int("millrace.outbox.landing.lag", "By", "Bytes of the write-ahead log that the server keeps for events that are in the log alone.")
+		landingAge = gauges.Float("millrace.outbox.landing.age", "s", "Time since this relay last recorded how far it has made rows of the events in the log, which it does every few seconds; 0 while it stands by.")
 		lander = gauges.Int("millrace.outbox.landing.leads", "{relay}", "1 while this relay makes rows of the events in the log, 0 while it stands by.")
 		cuts = gauges.Int("millrace.outbox.landing.cuts", "{cut}", "Times that a part of the log was lost, with the events that it may have had. The last one is in the log of the relay, and in millrace doctor.")
 	}
@@ -131,6 +133,7 @@ func (o *Observer) Start(s *store.Relay, readsLog, lands bool, status func() Sta
 			to.ObserveInt64(landed, now.Landing.Events, o.with())
 			to.ObserveInt64(landingLag, now.Landing.Lag, o.with())
 			to.ObserveInt64(lander, now.Landing.Leading(), o.with())
+			to.ObserveFloat64(landingAge, now.Landing.Age.Seconds(), o.with())
 			to.ObserveInt64(cuts, now.Landing.Cuts, o.with())
 		}
 		for state, n := range found.Failed {

@@ -130,8 +130,9 @@ func (l *Log) Marker(ctx context.Context, conn *pgconn.PgConn, system string) (m
 	return m, err
 }
 
-// durable makes a transaction survive a crash of the server once it is committed, whatever the role's default is.
-var durable = statement{sql: `select set_config('synchronous_commit', case current_setting('synchronous_commit') when 'remote_apply' then 'remote_apply' else 'on' end, true)`}
+// durable makes a transaction survive a crash of the server once it is committed, and take its time, whatever the role's defaults are.
+var durable = statement{sql: `select set_config('synchronous_commit', case current_setting('synchronous_commit') when 'remote_apply' then 'remote_apply' else 'on' end, true),
+	set_config('statement_timeout', '0', true)`}
 
 // Mark sets the marker, which was at from, to Landed or to nothing. A reason says that the log was cut at from. It returns false if another
 // relay has landed meanwhile.
