@@ -44,7 +44,7 @@ func badOf(m message, known entry.Entry, reason error) store.Landed {
 		id = "log-" + strings.ReplaceAll(pglogrepl.LSN(m.place).String(), "/", "-")
 	}
 	if storable("topic", known.Topic, 1, maxTopic) == nil {
-		topic = " of topic " + known.Topic
+		topic = ", of topic " + known.Topic + ","
 	}
 	return store.Landed{
 		Hash: store.Hash("", id), ID: id, Payload: m.content, Committed: m.committed,
