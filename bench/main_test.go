@@ -100,7 +100,7 @@ func TestJSONIsOneLine(t *testing.T) {
 	want := map[string][]string{
 		"relay-held":    {"held_xmin_5m_vs_free", "held_5m_p99_ms", "free_p99_ms"},
 		"relay-latency": {"nudge_p99_ms", "other_process_p99_ms", "poll_p99_ms"},
-		"relay-wal":     {"wal_commit_to_publish_p99_ms", "poll_commit_to_publish_p99_ms", "wal_vs_polling_cpu"},
+		"relay-wal":     {"wal_commit_to_publish_p99_ms", "poll_commit_to_publish_p99_ms", "wal_vs_polling_cpu", "log_vs_plain", "rows_vs_plain"},
 		"outbox-write": {
 			"with_outbox_vs_plain", "with_outbox_vs_plain_rtt", "caller_tx_vs_plain", "producers_with_relays_vs_without",
 			"oagudo_vs_plain",

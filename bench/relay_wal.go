@@ -18,12 +18,13 @@ import (
 
 // relayWAL compares a relay that reads PostgreSQL's log with relays that read the table. The writer is one of which nobody tells the relay,
 // at an even 500 events a second; the relay that polls does so every 10 ms. The processor time is that of this process and of the server.
-// The drain is of one transaction, from its commit until all its rows are published and deleted.
+// The drain is of one transaction, from its commit until all its rows are published and deleted. At the end it compares producers that put
+// their events into the log with those that have none.
 //
 // Each run is checked: every event was published.
 var relayWAL = scenario{
 	name:    "relay-wal",
-	summary: "a relay that reads the log, and one that polls: from commit to publish, a drain, and the processor time",
+	summary: "a relay that reads the log, and one that polls: from commit to publish, a drain, and the processor time; producers with events in the log, and with none",
 	full:    size{runs: 10, rows: 15_000, box: 10 * time.Second},
 	quick:   size{runs: 3, rows: 15_000, box: 3 * time.Second},
 	run:     runRelayWAL,
@@ -69,18 +70,24 @@ func runRelayWAL(ctx context.Context, env *environment) (r *report, err error) {
 			}
 			slices.Reverse(s.ways)
 		}
+		w, err := s.logWrites(ctx)
+		if err != nil {
+			return fmt.Errorf("events in the log: %w", err)
+		}
 		r = s.report(facts)
+		r.rates = append(r.rates, w.all()...)
+		r.ratios = append(r.ratios, ratio("log_vs_plain", w.of("event in the log"), w.of("no event")), ratio("rows_vs_plain", w.of("event as a row"), w.of("no event")))
 		return nil
 	})
 	return r, err
 }
 
-// dropSlot drops what the relay has made to read the log.
+// dropSlot drops what relays have made to read the log.
 func dropSlot(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
 	defer cancel()
-	_, err := pool.Exec(ctx, `select pg_drop_replication_slot(slot_name) from pg_replication_slots where starts_with(slot_name, $1)`, schema+"_outbox_")
-	_, dropped := pool.Exec(ctx, `drop publication if exists `+schema+`_outbox`)
+	_, err := pool.Exec(ctx, `select pg_drop_replication_slot(slot_name) from pg_replication_slots where starts_with(slot_name, $1)`, schema+"_")
+	_, dropped := pool.Exec(ctx, `drop publication if exists `+schema+`_outbox, `+schema+`_outbox_log`)
 	return errors.Join(err, dropped)
 }
 

@@ -18,6 +18,11 @@ const relayConns = 4
 
 // startRelays runs relays, each with a pool of its own as if in a process of its own, until stop is called.
 func startRelays(ctx context.Context, dsn, schema string, to message.Publisher, n int, options ...func(*outbox.RelayConfig)) (stop func() error, err error) {
+	return startRelaysOn(ctx, relayConns, dsn, schema, to, n, options...)
+}
+
+// startRelaysOn is startRelays with pools of that many connections.
+func startRelaysOn(ctx context.Context, conns int32, dsn, schema string, to message.Publisher, n int, options ...func(*outbox.RelayConfig)) (stop func() error, err error) {
 	config := outbox.RelayConfig{Schema: schema, BatchSize: batchSize}
 	for _, option := range options {
 		option(&config)
@@ -38,7 +43,7 @@ func startRelays(ctx context.Context, dsn, schema string, to message.Publisher, 
 		return errors.Join(errs...)
 	}
 	for range n {
-		pool, err := openPool(ctx, dsn, relayConns, 0)
+		pool, err := openPool(ctx, dsn, conns, 0)
 		if err != nil {
 			return nil, errors.Join(err, stop())
 		}

@@ -47,6 +47,7 @@ var targets = map[string]map[string]target{
 	},
 	"relay-wal": {
 		"wal_commit_to_publish_p99_ms": atMost(5),
+		"log_vs_plain":                 atLeast(0.95),
 	},
 	"relay-kafka": {
 		"transactional_vs_at_least_once": atLeast(0.8),

@@ -140,7 +140,7 @@ type Outbox struct {
 	Relay Placement
 	// MaxBacklog is how many unpublished events the outbox may hold before Publish refuses more. Default: 0, no limit.
 	MaxBacklog int
-	// RelayConfig configures the relay. The service sets its schema, drain timeout, broker and telemetry.
+	// RelayConfig configures the relay; its Store also applies to the publisher. The service sets its schema, drain timeout, broker and telemetry.
 	outbox.RelayConfig `without:"Schema,DrainTimeout,Broker,Database"`
 }
 
@@ -277,18 +277,18 @@ func (c Config) Validate() error {
 	if l := c.HTTP.Linger; l != nil && *l < 0 {
 		wrong("HTTP.Linger", "%s: want 0 or more", *l)
 	}
-	if c.Outbox.Relay != Inside && c.Outbox.Relay != Apart {
-		wrong("Outbox.Relay", "%s: want Inside or Apart", c.Outbox.Relay)
+	refuse := func(is bool, field, format string, args ...any) {
+		if is {
+			wrong(field, format, args...)
+		}
 	}
-	if c.Outbox.Delivery == outbox.Transactional && (c.Broker != "kafka" || c.Migration.To != "" || c.Fleet.There()) {
-		wrong("Outbox.Delivery", "Transactional: want AtLeastOnce, or the broker kafka without Config.Migration and Config.Fleet: no other has the transactions that it needs")
-	}
-	if c.Outbox.Source == outbox.WAL && c.Fleet.There() {
-		wrong("Outbox.Source", "WAL: want Table with Config.Fleet, because an idle database has no relay that could read its log")
-	}
-	if c.Outbox.MaxBacklog < 0 {
-		wrong("Outbox.MaxBacklog", "%d: want 1 or more, or 0 for no limit", c.Outbox.MaxBacklog)
-	}
+	o, fleet := c.Outbox, c.Fleet.There()
+	refuse(o.Relay != Inside && o.Relay != Apart, "Outbox.Relay", "%s: want Inside or Apart", o.Relay)
+	refuse(o.Delivery == outbox.Transactional && (c.Broker != "kafka" || c.Migration.To != "" || fleet), "Outbox.Delivery", "Transactional: want AtLeastOnce, or the broker kafka without Config.Migration and Config.Fleet: no other has the transactions that it needs")
+	refuse(o.Source == outbox.WAL && fleet, "Outbox.Source", "WAL: want Table with Config.Fleet, because an idle database has no relay that could read its log")
+	refuse(o.Store == outbox.Log && fleet, "Outbox.Store", "Log: want Rows with Config.Fleet, because an idle database has no relay that could read its log")
+	refuse(o.MaxBacklog < 0, "Outbox.MaxBacklog", "%d: want 1 or more, or 0 for no limit", o.MaxBacklog)
+	refuse(o.Store == outbox.Log && o.MaxBacklog > 0, "Outbox.MaxBacklog", "%d: want 0 where Config.Outbox.Store is Log, because nobody can count the events that are only in the log", o.MaxBacklog)
 	const checked = "service" // a valid name, so that a wrong one is reported only once, above
 	errs = append(errs,
 		source.Within("Config.HTTP", c.HTTP.Validate()), source.Within("Config.Admin", c.Admin.Validate()),

@@ -97,6 +97,29 @@ func TestTransactionalDeliveryNeedsKafka(t *testing.T) {
 	}
 }
 
+// Events in the log have no count, and an idle database of a fleet has no relay that would land them.
+func TestStoreLogIsRefused(t *testing.T) {
+	bare(t)
+	const head = "service: labour\nbroker: kafka\nkafka: {brokers: [localhost:9092]}\n"
+	for yaml, want := range map[string]string{
+		"outbox: {store: log}\n":                  "",
+		"outbox: {store: log, max_backlog: 10}\n": "outbox.max_backlog is 10: want 0 where outbox.store is log",
+		"outbox: {store: log}\nfleet: {databases: [{name: a, dsn: 'postgres://db/a'}]}\n": "outbox.store is Log: want Rows with fleet",
+		"outbox: {store: table}\n": `outbox.store is "table": want rows or log`,
+	} {
+		cfg, err := framework.Load(file(t, head+yaml), drivers...)
+		if err == nil {
+			err = cfg.WithDefaults().Validate()
+		}
+		if want == "" {
+			require.NoError(t, err)
+			assert.Equal(t, outbox.Log, cfg.Outbox.Store)
+			continue
+		}
+		require.ErrorContains(t, err, want)
+	}
+}
+
 // A migration to or from transactional delivery was no error of the configuration, and no process started with it.
 func TestMigrationNeedsDeliveryAtLeastOnce(t *testing.T) {
 	bare(t)

@@ -145,7 +145,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	}
 	s.outbox, err = outbox.NewPublisher(outbox.PublisherConfig{
 		Schema: s.cfg.Postgres.Schema, Limits: s.transport.Features().Limits, MaxBacklog: s.cfg.Outbox.MaxBacklog, Encode: encode,
-		Propagator: s.telemetry.Propagator,
+		Propagator: s.telemetry.Propagator, Store: s.cfg.Outbox.Store,
 	})
 	if err != nil {
 		return err

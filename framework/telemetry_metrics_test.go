@@ -126,8 +126,8 @@ func TestMetricNames(t *testing.T) {
 		cfg := w.config()
 		cfg.Telemetry.MeterProvider = provider
 		if broker == "pubsub" {
-			cfg.Outbox.Source = outbox.WAL
-			devtest.DropSlots(t, w.pool, w.schema+"_outbox_")
+			cfg.Outbox.Source, cfg.Outbox.Store = outbox.WAL, outbox.Log
+			devtest.DropSlots(t, w.pool, w.schema+"_")
 		}
 		svc := w.service(cfg)
 		require.NoError(t, handle(svc, w.name("c"), w.topic("one"), func(context.Context, string) error { return nil }))
@@ -139,7 +139,7 @@ func TestMetricNames(t *testing.T) {
 		if broker == "pubsub" {
 			w.eventually("the ledger and the relay run", func() bool {
 				names := gathered(t, registry)
-				return slices.Contains(names, "millrace_effect_in_doubt") && slices.Contains(names, "millrace_outbox_log_reads")
+				return slices.Contains(names, "millrace_effect_in_doubt") && slices.Contains(names, "millrace_outbox_log_reads") && slices.Contains(names, "millrace_outbox_landing_leads")
 			})
 		}
 		if broker == "transactional" {

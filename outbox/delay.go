@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/outbox/internal/wake"
+	"github.com/millrace-go/millrace/outbox/internal/writer"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -64,26 +65,27 @@ func delayOf(msg *message.Message) (int64, error) {
 // ErrNoTransaction. Under repeatable read or serializable isolation Cancel may fail with a serialization failure (40001) if a relay
 // moves the event at the same moment.
 func (p *Publisher) Cancel(ctx context.Context, eventID string) (bool, error) {
-	o, ok := ownerOf(ctx)
+	o, ok := writer.OwnerOf(ctx)
 	if !ok {
 		return false, fmt.Errorf("cancel event %q: %w", eventID, ErrNoTransaction)
 	}
-	n, err := p.inserter.cancel(ctx, o, eventID)
+	n, err := p.cancel(ctx, o, eventID)
 	if err != nil {
-		return false, fmt.Errorf("cancel event %q: %w", eventID, p.inserter.hint(err))
+		return false, fmt.Errorf("cancel event %q: %w", eventID, p.writer.Hint(err))
 	}
 	return n > 0, nil
 }
 
-func (s inserter) cancel(ctx context.Context, o owner, eventID string) (n int64, err error) {
-	if o.sql != nil {
-		err = o.sql.QueryRowContext(ctx, s.cancelDelayed, eventID).Scan(&n)
+func (p *Publisher) cancel(ctx context.Context, o writer.Owner, eventID string) (n int64, err error) {
+	statement := store.Query("delayed_cancel", p.writer.Schema)
+	if o.SQL != nil {
+		err = o.SQL.QueryRowContext(ctx, statement, eventID).Scan(&n)
 		return n, err
 	}
 	if err := pgtx.Flush(ctx); err != nil { // the event may be one that this transaction has not inserted yet
 		return 0, err
 	}
-	err = o.pgx.QueryRow(ctx, s.cancelDelayed, eventID).Scan(&n)
+	err = o.Pgx.QueryRow(ctx, statement, eventID).Scan(&n)
 	return n, err
 }
 

@@ -3,11 +3,14 @@ package outbox_test
 import (
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // exampleDatabase has an outbox and the examples' table, in a schema that is the pool's search path.
@@ -21,6 +24,17 @@ type exampleDatabase struct {
 func newExampleDatabase() *exampleDatabase {
 	db := &exampleDatabase{ExampleTB: devtest.Example()}
 	db.pool, db.schema = db.Database()
+	return db.create()
+}
+
+// newExampleDatabaseWithLog is newExampleDatabase on a server of its own: the relay's slot waits for the transactions of the whole server.
+func newExampleDatabaseWithLog() *exampleDatabase {
+	db := &exampleDatabase{ExampleTB: devtest.Example(), schema: "example"}
+	db.pool = devtest.PoolOn(db, devtest.Postgres(db, devstack.ServerConfig{}).DSN(), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["search_path"] = db.schema })
+	return db.create()
+}
+
+func (db *exampleDatabase) create() *exampleDatabase {
 	if err := outbox.Migrate(db.Context(), db.pool, db.schema); err != nil {
 		panic(err)
 	}
@@ -29,6 +43,22 @@ func newExampleDatabase() *exampleDatabase {
 	}
 	return db
 }
+
+// exampleBroker is a broker that has one event in it.
+type exampleBroker chan string
+
+func newExampleBroker() exampleBroker { return make(exampleBroker, 1) }
+
+// Publish implements message.Publisher.
+func (b exampleBroker) Publish(topic string, msgs ...*message.Message) error {
+	for _, m := range msgs {
+		b <- fmt.Sprintf("%s %s %s", topic, transport.Key(m), m.Payload)
+	}
+	return nil
+}
+
+// Close implements message.Publisher.
+func (exampleBroker) Close() error { return nil }
 
 // printOutbox prints what a relay would publish.
 func (db *exampleDatabase) printOutbox() {

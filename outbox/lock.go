@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/outbox/internal/writer"
 )
 
 // LockKey serializes the transactions that publish events of these keys. It is for keys that stand for no row which the transaction
@@ -32,7 +33,7 @@ func LockKey(ctx context.Context, keys ...string) error {
 
 // LockKey is like the function LockKey, for the publisher's schema.
 func (p *Publisher) LockKey(ctx context.Context, keys ...string) error {
-	return lockKeys(ctx, p.inserter.schema, keys)
+	return lockKeys(ctx, p.writer.Schema, keys)
 }
 
 var lockStatement = store.Query("lock", pgschema.Default)
@@ -41,17 +42,17 @@ func lockKeys(ctx context.Context, schema string, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	o, ok := ownerOf(ctx)
+	o, ok := writer.OwnerOf(ctx)
 	if !ok {
 		return fmt.Errorf("lock keys: %w", ErrNoTransaction)
 	}
 	numbers := lockNumbers(schema, keys)
 	collected, err := pgunit.Collect(ctx, locker{}, numbers)
 	if err == nil && !collected {
-		if o.sql != nil {
-			_, err = o.sql.ExecContext(ctx, lockStatement, arrayLiteral(numbers, decimal))
+		if o.SQL != nil {
+			_, err = o.SQL.ExecContext(ctx, lockStatement, writer.Numbers(numbers))
 		} else {
-			_, err = o.pgx.Exec(ctx, lockStatement, numbers)
+			_, err = o.Pgx.Exec(ctx, lockStatement, numbers)
 		}
 	}
 	if err != nil {

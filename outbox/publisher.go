@@ -2,7 +2,7 @@ package outbox
 
 import (
 	"context"
-	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,13 +13,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/outbox/internal/backlog"
-	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/outbox/internal/writer"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -41,6 +41,12 @@ type PublisherConfig struct {
 	// Schema of the outbox's tables. Default: "millrace".
 	Schema string
 
+	// Store is where committed events are until a relay has them. Log writes them into PostgreSQL's write-ahead log alone: no row, and no dead
+	// row of this transaction. A replication slot keeps them, which a relay with the same Store creates; without the slot Publish refuses events with
+	// ErrNoLog. It needs wal_level = logical. Delayed events are rows. Give all publishers and relays of a schema the same Store: between an
+	// event in the log and one in a row there is no order. docs/guarantees.md says where its promises end. Default: Rows.
+	Store Store
+
 	// Limits of the broker that the relay publishes to; transports export theirs. Publish refuses a message that exceeds them, while
 	// the business transaction can still react. Default: transport.DefaultLimits.
 	Limits transport.Limits
@@ -49,7 +55,7 @@ type PublisherConfig struct {
 	// events are not counted. Concurrent transactions may exceed the limit by their own events, and each further Publisher (one per
 	// process) by a sixteenth of the limit. The publisher counts the outbox once a second, after each sixteenth of the limit, and when
 	// there is no room; less often if counting is slow. The count is a statement in the transaction that publishes. Under serializable
-	// isolation it may conflict with other writers. Default: 0, no limit.
+	// isolation it may conflict with other writers. Not with Store Log, whose events nobody can count. Default: 0, no limit.
 	MaxBacklog int
 
 	// Encode, if set, changes how events are stored, and so what relays publish. It gets a copy of the message and may set its payload,
@@ -76,10 +82,14 @@ func (c PublisherConfig) withDefaults() PublisherConfig {
 // transaction is still usable. Refuse the request that led to the event, or try it again later.
 var ErrBacklog = errors.New("too many unpublished events in the outbox")
 
+// ErrNoLog is wrapped by Publish's error, or by that of pgtx.Run, when PublisherConfig.Store is Log and no replication slot keeps the log. The
+// transaction cannot commit, so no event is written that nobody would read. Start a relay with RelayConfig.Store Log, and try again.
+var ErrNoLog = writer.ErrNoLog
+
 // Publisher writes events in the transaction that the message's context carries. It implements message.Publisher. It is
 // safe for concurrent use, but messages of one transaction are only as safe as that transaction is.
 type Publisher struct {
-	inserter   inserter
+	writer     writer.Writer
 	limits     transport.Limits
 	topic      atomic.Pointer[string] // the last topic that the limits allowed
 	backlog    *backlog.Backlog
@@ -98,12 +108,18 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	if cfg.MaxBacklog < 0 {
 		errs = append(errs, fmt.Errorf("PublisherConfig.MaxBacklog is %d: want 1 or more, or 0 for no limit", cfg.MaxBacklog))
 	}
+	switch {
+	case cfg.Store != Rows && cfg.Store != Log:
+		errs = append(errs, fmt.Errorf("PublisherConfig.Store is %v: want Rows or Log", cfg.Store))
+	case cfg.Store == Log && cfg.MaxBacklog > 0:
+		errs = append(errs, fmt.Errorf("PublisherConfig.MaxBacklog is %d: want 0 where Store is Log, because nobody can count the events that are only in the log", cfg.MaxBacklog))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("outbox publisher: %w", err)
 	}
 	cfg = cfg.withDefaults()
 	return &Publisher{
-		inserter: newInserter(schema), limits: cfg.Limits, backlog: backlog.New(schema, cfg.MaxBacklog), maxBacklog: cfg.MaxBacklog, encode: cfg.Encode, propagator: cfg.Propagator,
+		writer: writer.New(schema, cfg.Store == Log), limits: cfg.Limits, backlog: backlog.New(schema, cfg.MaxBacklog), maxBacklog: cfg.MaxBacklog, encode: cfg.Encode, propagator: cfg.Propagator,
 	}, nil
 }
 
@@ -127,10 +143,10 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	}
 	events, o, err := p.events(topic, msgs)
 	if err == nil {
-		err = p.inserter.hint(p.admit(msgs[0].Context(), o, undelayed(events)))
+		err = p.writer.Hint(p.admit(msgs[0].Context(), o, undelayed(events)))
 	}
 	if err == nil {
-		err = p.inserter.write(msgs[0].Context(), o, events)
+		err = p.writer.Write(msgs[0].Context(), o, events)
 	}
 	if err != nil {
 		return fmt.Errorf("publish to the outbox: %w", err)
@@ -141,25 +157,9 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 // Close does nothing: transactions belong to their callers.
 func (p *Publisher) Close() error { return nil }
 
-// owner is the transaction that a message's context carries.
-type owner struct {
-	pgx pgx.Tx
-	sql *sql.Tx
-}
-
-// count is a backlog.Count, in the owner's transaction.
-func (o owner) count(ctx context.Context, statement string, limit int64) (counted, estimate int64, err error) {
-	if o.sql != nil {
-		err = o.sql.QueryRowContext(ctx, statement, limit).Scan(&counted, &estimate)
-	} else {
-		err = o.pgx.QueryRow(ctx, statement, limit).Scan(&counted, &estimate)
-	}
-	return counted, estimate, err
-}
-
 // admit returns an error if there is no room for n events.
-func (p *Publisher) admit(ctx context.Context, o owner, n int64) error {
-	found, err := p.backlog.Admit(ctx, o.count, n, time.Now())
+func (p *Publisher) admit(ctx context.Context, o writer.Owner, n int64) error {
+	found, err := p.backlog.Admit(ctx, o.Count, n, time.Now())
 	if err == nil && found > 0 {
 		err = fmt.Errorf("%w: about %d, PublisherConfig.MaxBacklog is %d: see that a relay runs and that the broker takes its messages, "+
 			"then try again", ErrBacklog, found, p.maxBacklog)
@@ -167,22 +167,15 @@ func (p *Publisher) admit(ctx context.Context, o owner, n int64) error {
 	return err
 }
 
-func ownerOf(ctx context.Context) (o owner, ok bool) {
-	if o.pgx, ok = pgtx.From(ctx); !ok {
-		o.sql, ok = pgtx.SQLFrom(ctx)
-	}
-	return o, ok
-}
-
 // maxErrors is how many invalid messages of one call Publish's error names.
 const maxErrors = 10
 
 // events checks all messages. It returns the events to store and the transaction that the messages share.
-func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, owner, error) {
+func (p *Publisher) events(topic string, msgs []*message.Message) ([]writer.Event, writer.Owner, error) {
 	var (
-		first  owner
+		first  writer.Owner
 		errs   []error
-		events = make([]stored, 0, len(msgs))
+		events = make([]writer.Event, 0, len(msgs))
 	)
 	for i, m := range msgs {
 		if len(errs) == maxErrors {
@@ -191,7 +184,7 @@ func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, own
 		if m == nil {
 			return nil, first, fmt.Errorf("message %d of %d is nil", i+1, len(msgs))
 		}
-		o, ok := ownerOf(m.Context())
+		o, ok := writer.OwnerOf(m.Context())
 		switch {
 		case transport.UnitFrom(m.Context()) != nil: // refused even with a transaction, which would commit without the unit
 			return nil, first, fmt.Errorf("message %d of %d (ID %q): %w: %q, as the consumed message is delivered transactionally: publish by its transport, or give the message a context without the unit (transport.WithUnit(ctx, nil)) for an event that may come again",
@@ -213,7 +206,7 @@ func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, own
 }
 
 // event returns the event to store for the message, or an error if no relay could forward it.
-func (p *Publisher) event(topic string, m *message.Message) (stored, error) {
+func (p *Publisher) event(topic string, m *message.Message) (writer.Event, error) {
 	delay, err := delayOf(m)
 	out := &message.Message{UUID: m.UUID, Metadata: p.metadata(m, delay > 0), Payload: m.Payload}
 	if p.encode != nil {
@@ -225,9 +218,40 @@ func (p *Publisher) event(topic string, m *message.Message) (stored, error) {
 		refused = p.check(topic, out)
 	}
 	if err := errors.Join(err, refused); err != nil {
-		return stored{}, err
+		return writer.Event{}, err
 	}
-	return newStored(topic, out, delay)
+	return newEvent(topic, out, delay)
+}
+
+// newEvent returns the event as it is stored.
+func newEvent(topic string, m *message.Message, delay int64) (writer.Event, error) {
+	metadata, key := m.Metadata, transport.Key(m)
+	delete(metadata, transport.KeyMetadata) // the key has its own column
+	if delay > 0 {
+		delete(metadata, DueMetadata) // added when the event is due
+	}
+	headers := []byte("{}")
+	if len(metadata) > 0 {
+		var err error
+		if headers, err = json.Marshal(metadata); err != nil {
+			return writer.Event{}, err
+		}
+	}
+	e := writer.Event{Hash: store.Hash(key, m.UUID), ID: m.UUID, Topic: topic, Key: key, Headers: headers, Payload: m.Payload, Delay: delay}
+	if e.Payload == nil {
+		e.Payload = []byte{} // nil would be NULL in SQL
+	}
+	return e, nil
+}
+
+// undelayed counts the events that enter the outbox without a delay.
+func undelayed(events []writer.Event) (n int64) {
+	for _, e := range events {
+		if e.Delay == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // metadata returns a copy of the message's metadata as it will be stored.

@@ -160,4 +160,8 @@ func TestPublisherConfig(t *testing.T) {
 	_, err = outbox.NewPublisher(outbox.PublisherConfig{Schema: `no"good`, MaxBacklog: -1})
 	require.ErrorContains(t, err, `PublisherConfig.Schema is "no\"good"`)
 	require.ErrorContains(t, err, "PublisherConfig.MaxBacklog is -1: want 1 or more")
+	_, err = outbox.NewPublisher(outbox.PublisherConfig{Store: outbox.Log, MaxBacklog: 1})
+	require.ErrorContains(t, err, "PublisherConfig.MaxBacklog is 1: want 0 where Store is Log")
+	_, err = outbox.NewPublisher(outbox.PublisherConfig{Store: 7})
+	require.ErrorContains(t, err, "PublisherConfig.Store is Store(7): want Rows or Log")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/internal/doctor"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -80,7 +81,7 @@ func doctorCommand(a *cli.App) *cobra.Command {
 		ctx, stop := cli.UntilSignal()
 		defer stop()
 		defer a.ShowProgress("Connecting to the database")()
-		cfg := doctor.Config{Schema: a.Schema, Limits: limits, Ignore: ignore, Progress: a.Progress.Say}
+		cfg := doctor.Config{Schema: a.Schema, Limits: limits, Ignore: ignore, Progress: a.Progress.Say, Log: a.Config != nil && a.Config.Outbox.Store == outbox.Log}
 		cfg.Broker = doctor.Broker{Name: a.BrokerName(), Words: a.Broker.Words(), How: cli.BrokerFlags[a.BrokerName()], Subscriptions: subscriptions}
 		if asks {
 			cfg.Broker.Open = func(ctx context.Context, patience time.Duration) (transport.Transport, error) {

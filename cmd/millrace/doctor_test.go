@@ -144,6 +144,62 @@ var troubles = map[string]func(x *explained){
 		x.exec(`select pg_drop_replication_slot(slot_name) from pg_replication_slots`)
 		x.exec(`drop publication ` + x.schema + `_outbox`)
 	},
+	"log not landed": func(x *explained) {
+		slot := func() (is bool) {
+			err := x.pool.QueryRow(x.t.Context(), `select exists (select from pg_replication_slots where slot_name = `+x.schema+`.outbox_log_slot() and active and confirmed_flush_lsn is not null)`).Scan(&is)
+			require.NoError(x.t, err)
+			return is
+		}
+		land := func() (end func()) {
+			relay, err := outbox.NewRelay(x.pool, publisherFunc(func(string, string) error { return nil }), outbox.RelayConfig{Schema: x.schema, Store: outbox.Log, Logger: quiet})
+			require.NoError(x.t, err)
+			ctx, cancel := context.WithCancel(x.t.Context())
+			var running sync.WaitGroup
+			running.Go(func() { assert.NoError(x.t, relay.Run(ctx)) })
+			require.Eventually(x.t, slot, time.Minute, 10*time.Millisecond)
+			return func() {
+				cancel()
+				running.Wait()
+				require.Eventually(x.t, func() bool { return !slot() }, time.Minute, 10*time.Millisecond)
+			}
+		}
+		end := land()
+		x.healthy()
+		assert.Regexp(x.t, `(?m)^log      read by a relay, .* behind; events in there are not counted here$`, x.run(cli.ExitOK, "outbox", "status"))
+		x.exec(`alter system set max_slot_wal_keep_size = '10GB'`)
+		x.exec(`select pg_reload_conf()`)
+		require.Eventually(x.t, func() bool {
+			return strings.Contains(x.run(cli.ExitFailed, "doctor"), "log: max_slot_wal_keep_size is 10GB")
+		}, time.Minute, 10*time.Millisecond)
+		x.exec(`alter system reset max_slot_wal_keep_size`)
+		x.exec(`select pg_reload_conf()`)
+		end()
+
+		into, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: x.schema, Store: outbox.Log})
+		require.NoError(x.t, err)
+		id := outbox.NewID()
+		require.NoError(x.t, pgtx.Run(x.t.Context(), x.pool, func(ctx context.Context, _ pgx.Tx) error {
+			return into.Publish("topic", message.NewMessageWithContext(ctx, id, nil))
+		}))
+		f := x.finds("log", `^no relay lands the events in the log: the server keeps .* for the slot `+x.schema+`_log_[0-9]+$`)
+		assert.Contains(x.t, f.Remedy, "outbox.store log")
+		assert.Regexp(x.t, `(?m)^log      no relay reads it; events may be in .* of it, which are not counted here$`, x.run(cli.ExitOK, "outbox", "status"))
+		assert.Regexp(x.t, `in the write-ahead log, and no relay has made a\s+row of it yet`, x.run(cli.ExitFailed, "explain", id))
+
+		x.exec(`select pg_drop_replication_slot({schema}.outbox_log_slot())`)
+		f = x.finds("log", `^no slot keeps the events that publishers put into the log$`)
+		assert.Contains(x.t, f.Remedy, "delete from")
+		assert.Contains(x.t, x.run(cli.ExitOK, "outbox", "status"), "no slot keeps it, so publishers with outbox.store log are refused")
+		end = land()
+		f = x.finds("log", `^a part of the log was lost at .*: from [0-9A-F]+/[0-9A-F]+ to [0-9A-F]+/[0-9A-F]+$`)
+		assert.Contains(x.t, f.Remedy, "set cut_at = null")
+		assert.Contains(x.t, x.run(cli.ExitOK, "outbox", "status"), "a part of it was lost")
+		x.exec(`update {schema}.outbox_log set cut_at = null`)
+		x.healthy()
+		end()
+		x.exec(`select pg_drop_replication_slot({schema}.outbox_log_slot())`)
+		x.exec(`delete from {schema}.outbox_log`)
+	},
 	"relay dead": func(x *explained) {
 		id := x.publish("e", "topic", "k", 0)
 		f := x.finds("outbox", `^1 event is waiting, the oldest for \S+, and no relay runs$`)
@@ -424,6 +480,19 @@ func TestDoctorBehindAPooler(t *testing.T) {
 		assert.Contains(t, x.run(cli.ExitOK, "explain", id), "claim labour/notify: completed\n")
 		x.run(cli.ExitOK, "outbox", "status")
 	}
+}
+
+// A relay could land events that no standby has, whose slot is then past them.
+func TestDoctorOfASlotThatStandbysSynchronize(t *testing.T) {
+	t.Parallel()
+	x := patient(t, devtest.Postgres(t, devstack.ServerConfig{Release: devstack.NewestPostgres}), "failover")
+	x.exec(`select pg_create_logical_replication_slot({schema}.outbox_log_slot(), 'pgoutput', false, false, true)`)
+	assert.NotContains(t, x.run(cli.ExitFailed, "doctor"), "synchronized_standby_slots", "there is no standby")
+	x.exec(`select pg_create_physical_replication_slot('standby')`)
+	assert.Regexp(t, `(?s)log: synchronized_standby_slots is empty\n.*synchronized_standby_slots = 'standby'`, x.run(cli.ExitFailed, "doctor"))
+	x.exec(`alter system set synchronized_standby_slots = 'standby'`)
+	x.exec(`select pg_reload_conf()`)
+	require.Eventually(t, func() bool { return !strings.Contains(x.run(cli.ExitFailed, "doctor"), "synchronized_standby_slots") }, time.Minute, 10*time.Millisecond)
 }
 
 // Pub/Sub is asked though nothing waits for it: its client connects when it is first used. And what a configuration says

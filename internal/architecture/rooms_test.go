@@ -67,6 +67,7 @@ var rooms = map[string]map[string]room{
 		"store":        {rooms: []string{"gaps", "progress", "snapshot", "step"}},
 		"registration": {rooms: []string{"step", "store", "term"}},
 		"backlog":      {rooms: []string{"store"}},
+		"writer":       {rooms: []string{"entry", "store", "wake"}},
 		"wal":          {rooms: []string{"gaps", "snapshot", "step", "store", "wake"}},
 		"landing":      {rooms: []string{"entry", "store", "wake"}},
 		"observe":      {rooms: []string{"landing", "step", "store", "wal"}},

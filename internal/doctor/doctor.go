@@ -60,6 +60,7 @@ type Config struct {
 	Ignore   []string // names of checks to leave out
 	Reach    reach.Reach
 	Broker   Broker
+	Log      bool              // publishers have outbox.Log, whether or not a relay has run
 	Progress func(text string) // called with what is being checked. Default: no call
 }
 

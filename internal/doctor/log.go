@@ -10,10 +10,14 @@ import (
 // muchLog is how much of the log a slot may keep, in bytes. A reader is seconds behind at most.
 const muchLog = 1 << 30
 
-// log reports problems of the slot that relays with RelayConfig.Source WAL read.
+// log reports problems of the slots that relays with RelayConfig.Source WAL or RelayConfig.Store Log read.
 func (d *doctor) log(ctx context.Context) error {
 	if !d.there["outbox"] {
 		return nil
+	}
+	landing, err := d.landing(ctx)
+	if err != nil {
+		return err
 	}
 	rows, err := d.pool.Query(ctx, d.query("log"), d.Schema)
 	if err != nil {
@@ -32,7 +36,7 @@ func (d *doctor) log(ctx context.Context) error {
 			d.find("log", fmt.Sprintf("the server keeps %d MB of its log for the slot %s", kept>>20, slot), "no relay reads it, or its relay is behind", start+drop)
 		case !active:
 			d.find("log", "no relay reads the slot "+slot, "no relay runs, or relays no longer read the log; meanwhile the server keeps its log, and autovacuum dead rows of the catalog", start+drop)
-		case unbounded:
+		case unbounded && !landing: // a bound would lose events that are in the log alone
 			d.find("log", "nothing bounds the log that the server keeps for the slot "+slot, "max_slot_wal_keep_size is -1: while no relay reads the slot, the log fills the disk",
 				d.psql("alter system set max_slot_wal_keep_size = '10GB'")+" -c 'select pg_reload_conf()'")
 		}

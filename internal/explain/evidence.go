@@ -35,6 +35,7 @@ type evidence struct {
 	eventID  string
 	due      time.Time
 	outbox   *[]outboxadmin.Location
+	log      *outboxadmin.LogReport // nil: no event is in the write-ahead log alone
 	unread   bool                   // reading it took too long
 	copies   []outboxadmin.Location // made for dead letters
 	passedOn []outboxadmin.Location // published by a handler of the event, under its ID
@@ -90,6 +91,9 @@ func (x asked) gather(ctx context.Context, eventID string) (*evidence, error) {
 	if x.there["outbox"] {
 		found, complete, err := outboxadmin.FindWithin(ctx, x.pool, x.schema, eventID, x.patience)
 		if err != nil {
+			return nil, err
+		}
+		if e.log, err = outboxadmin.InspectLog(ctx, x.pool, x.schema); err != nil {
 			return nil, err
 		}
 		e.unread = !complete

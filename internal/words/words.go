@@ -66,6 +66,19 @@ func two(d, large time.Duration, largeName string, small time.Duration, smallNam
 	return text
 }
 
+// Bytes returns a number of bytes in the largest unit of which there is at least one.
+func Bytes(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%d MB", n>>20)
+	case n >= 1<<10:
+		return fmt.Sprintf("%d kB", n>>10)
+	}
+	return Count(n, "byte")
+}
+
 // Cut shortens text to that many characters, with "…" as the last one.
 func Cut(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {

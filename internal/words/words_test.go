@@ -26,6 +26,12 @@ func TestDuration(t *testing.T) {
 	}
 }
 
+func TestBytes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 bytes", 1: "1 byte", 1023: "1023 bytes", 5 << 10: "5 kB", 7<<20 + 1: "7 MB", 3 << 29: "1.5 GB"} {
+		assert.Equal(t, want, Bytes(n))
+	}
+}
+
 func TestAbbreviate(t *testing.T) {
 	t.Parallel()
 	const a, b, c = "0198c0de-0000-7000-8000-0000000a3f2a", "0198c0de-0000-7000-8000-0000000b3f2a", "0198c0df-0000-7000-8000-000000003f2a"

@@ -152,6 +152,9 @@ func New(provider Provider, publisher message.Publisher, cfg Config) (*Fleet, er
 	if cfg.Relay.Source == outbox.WAL {
 		errs = append(errs, errors.New("Config.Relay.Source is WAL: want Table, because an idle database has no relay that could read its log"))
 	}
+	if cfg.Relay.Store == outbox.Log {
+		errs = append(errs, errors.New("Config.Relay.Store is Log: want Rows, because an idle database has no relay that could read its log"))
+	}
 	schema, err := pgschema.Validate(cfg.Relay.Schema)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("Config.Relay.%w", err))

@@ -43,11 +43,11 @@ var privileges = struct{ writer, relay, operator []string }{
 	},
 	operator: []string{
 		`select on {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_delayed, {schema}.outbox_archive, {schema}.outbox_shard,
-    {schema}.outbox_relay, {schema}.outbox_journal, {schema}.outbox_layout, {schema}.migration`,
+    {schema}.outbox_relay, {schema}.outbox_journal, {schema}.outbox_layout, {schema}.outbox_log, {schema}.migration`,
 		`select on {schema}.outbox_broker_process`,
 		`select, insert, update on {schema}.outbox_broker`,
 		`update (command) on {schema}.outbox_failed`,
-		`execute on function {schema}.outbox_waiting(smallint, bigint, text[])`,
+		`execute on function {schema}.outbox_waiting(smallint, bigint, text[]), {schema}.outbox_log_slot()`,
 		`execute on function {schema}.outbox_discard(smallint, bigint[], text[], bigint[], text)`,
 		`select, insert, update, delete on {schema}.outbox_topic`,
 		`select, insert, update (events) on {schema}.outbox_audit`,

@@ -43,6 +43,7 @@ type Report struct {
 	Shards  []ShardReport    `json:"shards"`
 	Topics  []TopicReport    `json:"topics"` // among the rows that were counted, and those whose events wait for something
 	Relays  []RelayReport    `json:"relays"`
+	Log     *LogReport       `json:"log,omitempty"` // nil if no publisher puts events into the log
 }
 
 // ShardReport is one shard of a Report.
@@ -86,6 +87,10 @@ func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 		return nil, err
 	}
 	r.Delayed.AtLeast = r.Delayed.N == limit
+	var err error
+	if r.Log, err = inspectLog(ctx, tx, schema); err != nil {
+		return nil, err
+	}
 	states, err := topicStates(ctx, tx, schema)
 	if err != nil {
 		return nil, err

@@ -80,10 +80,27 @@ func printReport(a *cli.App, r *outboxadmin.Report, failed []outboxadmin.Event, 
 	default:
 		line("delayed", plain, fmt.Sprintf("%s; the next one is due %s", words.CountOf(r.Delayed, "event"), words.When(r.At, *r.NextDue)))
 	}
+	printLog(a, r, line)
 	printRelays(a, r, line)
 	printReasons(a, failed)
 	printShards(a, r, shards)
 	printTopics(a, r, shards)
+}
+
+// printLog prints where events may be that no count has: in the log, until a relay has made rows of them.
+func printLog(a *cli.App, r *outboxadmin.Report, line func(name string, paint func(string) string, text string)) {
+	switch l := r.Log; {
+	case l == nil:
+	case !l.There || l.Lost:
+		line("log", a.Terminal.Red, `no slot keeps it, so publishers with outbox.store log are refused: start a service with a relay, or "millrace relay"`)
+	case !l.Read:
+		line("log", a.Terminal.Yellow, fmt.Sprintf("no relay reads it; events may be in %s of it, which are not counted here", words.Bytes(l.Behind)))
+	default:
+		line("log", func(text string) string { return text }, fmt.Sprintf("read by a relay, %s behind; events in there are not counted here", words.Bytes(l.Behind)))
+	}
+	if l := r.Log; l != nil && l.Cut != nil {
+		line("", a.Terminal.Red, fmt.Sprintf("a part of it was lost %s: millrace doctor", words.When(r.At, l.Cut.At)))
+	}
 }
 
 // failedCounts returns the failed events by state, and the colour of the worst state.

@@ -1,4 +1,4 @@
-package outbox
+package writer
 
 import (
 	"testing"
@@ -13,21 +13,21 @@ func TestPortions(t *testing.T) {
 	bytes := make([]byte, 2*maxStatementBytes)
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.IntRange(0, len(bytes)), 1, 20).Draw(t, "sizes")
-		events := make([]stored, len(sizes))
+		events := make([]Event, len(sizes))
 		for i, n := range sizes {
-			events[i] = stored{hash: int64(i), payload: bytes[:n]}
+			events[i] = Event{Hash: int64(i), Payload: bytes[:n]}
 		}
 		next, before := 0, maxStatementBytes
 		for part := range portions(events) {
 			require.NotEmpty(t, part)
 			size := 0
 			for _, e := range part {
-				require.Equal(t, int64(next), e.hash)
+				require.Equal(t, int64(next), e.Hash)
 				next++
-				size += len(e.payload)
+				size += len(e.Payload)
 			}
 			require.True(t, size <= maxStatementBytes || len(part) == 1)
-			require.GreaterOrEqual(t, before+len(part[0].payload), maxStatementBytes, "it would have fitted into the one before")
+			require.GreaterOrEqual(t, before+len(part[0].Payload), maxStatementBytes, "it would have fitted into the one before")
 			before = size
 		}
 		require.Len(t, events, next)

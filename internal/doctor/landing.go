@@ -1,0 +1,68 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/words"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
+)
+
+// landing reports problems of the events that publishers put into the log, and whether there are any such publishers.
+func (d *doctor) landing(ctx context.Context) (used bool, err error) {
+	l, err := outboxadmin.InspectLog(ctx, d.pool, d.Schema)
+	if err != nil || l == nil && !d.Log {
+		return false, err
+	}
+	const run = "start a service with a relay that has outbox.store log"
+	switch {
+	case l == nil || !l.There:
+		d.find("log", "no slot keeps the events that publishers put into the log", "no relay with outbox.store log has run yet, or somebody has dropped the slot; publishers with outbox.store log are refused meanwhile",
+			run+"; if none has outbox.store log any more: "+d.psql("delete from "+pgx.Identifier{d.Schema}.Sanitize()+".outbox_log"))
+		return true, nil
+	case l.Lost:
+		d.find("log", "the server has removed the log that the slot "+l.Slot+" needs", "max_slot_wal_keep_size or idle_replication_slot_timeout was set; events that no relay had landed are lost, and publishers with outbox.store log are refused meanwhile",
+			run+": it creates another slot, and says which part was lost")
+	case !l.Read:
+		d.find("log", fmt.Sprintf("no relay lands the events in the log: the server keeps %s for the slot %s", words.Bytes(l.Kept), l.Slot), "no relay with outbox.store log runs, or it cannot read the log; meanwhile events are accepted and not published, and the log fills the disk",
+			run+", or see the log of the relays; if no publisher has outbox.store log any more, let a relay land what is left, then: "+d.psql(fmt.Sprintf("select pg_drop_replication_slot('%s')", l.Slot)))
+	case l.Kept > muchLog:
+		d.find("log", fmt.Sprintf("the server keeps %s of its log for the slot %s", words.Bytes(l.Kept), l.Slot), "the relay that lands its events is behind, a transaction is open for long, or a standby of synchronized_standby_slots is away",
+			"see the log of the relays; find long transactions: "+d.command("", "doctor", "--max-transaction", "1m"))
+	}
+	if c := l.Cut; c != nil {
+		to := "where the next slot begins"
+		if c.To != "" {
+			to = c.To
+		}
+		d.find("log", fmt.Sprintf("a part of the log was lost at %s: from %s to %s", c.At.UTC().Format("2006-01-02 15:04:05"), c.From, to), c.Reason+"; events in there that no relay had landed are lost",
+			"publish them again from what their transactions have changed; then clear this: "+d.psql("update "+pgx.Identifier{d.Schema}.Sanitize()+".outbox_log set cut_at = null"))
+	}
+	return true, d.losable(ctx, l)
+}
+
+// losable reports settings with which the server may lose the log.
+func (d *doctor) losable(ctx context.Context, l *outboxadmin.LogReport) error {
+	rows, err := d.pool.Query(ctx, d.query("landing"))
+	if err != nil {
+		return err
+	}
+	var name, value string
+	var wanted *string
+	var standbys []string
+	_, err = pgx.ForEachRow(rows, []any{&name, &value, &wanted, &standbys}, func() error {
+		reload := " -c 'select pg_reload_conf()'"
+		switch {
+		case name != "synchronized_standby_slots":
+			d.find("log", name+" is "+value, "the server may remove the log with events that no relay has landed", d.psql("alter system set "+name+" = "+*wanted)+reload)
+		case l.Failover && len(standbys) > 0:
+			d.find("log", "synchronized_standby_slots is empty", "a relay may land events that no standby has; they are lost if the primary is lost then",
+				d.psql("alter system set "+name+" = '"+strings.Join(standbys, ", ")+"'")+reload+", with the slots of the standbys that may be promoted")
+		}
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,60 @@
+package outboxadmin
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// LogReport is the state of the events that publishers with outbox.Log put into the write-ahead log. Until a relay has landed them, which
+// means that it has made rows of them, no list and no count has them.
+type LogReport struct {
+	Slot     string     `json:"slot"`      // the replication slot that keeps the log
+	There    bool       `json:"there"`     // the slot exists
+	Lost     bool       `json:"lost"`      // the server has removed what the slot needs
+	Read     bool       `json:"read"`      // a relay reads it
+	Behind   int64      `json:"behind"`    // bytes of the log, of whatever writers, in which events may not be landed yet
+	Kept     int64      `json:"kept"`      // bytes of the log that the server keeps for the slot
+	Failover bool       `json:"failover"`  // standbys may synchronize the slot
+	LandedAt *time.Time `json:"landed_at"` // when a relay last landed events, or began to read
+	Cuts     int64      `json:"cuts"`      // how often a part of the log was lost
+	Cut      *LogCut    `json:"cut"`       // the last of them, until an operator has cleared it
+}
+
+// LogCut is a part of the log that was lost. Events that were in it and had not been landed are lost, too.
+type LogCut struct {
+	At     time.Time `json:"at"`
+	From   string    `json:"from"` // a position in the log
+	To     string    `json:"to"`   // "" while there is no other slot
+	Reason string    `json:"reason"`
+}
+
+// InspectLog reports the state of the events in the log. It returns nil if no relay has ever landed events.
+func InspectLog(ctx context.Context, db pgtx.DB, schema string) (l *LogReport, err error) {
+	err = administer(ctx, db, schema, "inspect the outbox's log", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		l, err = inspectLog(ctx, tx, schema)
+		return err
+	})
+	return l, err
+}
+
+func inspectLog(ctx context.Context, tx pgx.Tx, schema string) (*LogReport, error) {
+	var (
+		l   LogReport
+		c   LogCut
+		cut *time.Time
+	)
+	err := tx.QueryRow(ctx, query("log", schema)).Scan(&l.Slot, &l.There, &l.Lost, &l.Read, &l.Behind, &l.Kept, &l.Failover, &l.LandedAt, &l.Cuts, &cut, &c.From, &c.To, &c.Reason)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if cut != nil {
+		c.At = *cut
+		l.Cut = &c
+	}
+	return &l, err
+}
