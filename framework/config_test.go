@@ -103,7 +103,7 @@ func TestStoreLogIsRefused(t *testing.T) {
 	const head = "service: labour\nbroker: kafka\nkafka: {brokers: [localhost:9092]}\n"
 	for yaml, want := range map[string]string{
 		"outbox: {store: log}\n":                  "",
-		"outbox: {store: log, max_backlog: 10}\n": "outbox.max_backlog is 10: want 0 where outbox.store is log",
+		"outbox: {store: log, max_backlog: 10}\n": "outbox.max_backlog is 10: want 0 where outbox.store is Log",
 		"outbox: {store: log}\nfleet: {databases: [{name: a, dsn: 'postgres://db/a'}]}\n": "outbox.store is Log: want Rows with fleet",
 		"outbox: {store: table}\n": `outbox.store is "table": want rows or log`,
 	} {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -28,6 +29,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
+	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
 
