@@ -313,7 +313,8 @@ func TestEventsOfTheLogCostNoRoundTrip(t *testing.T) {
 			}), "BEGIN, the events, COMMIT")
 		}
 	}
-	assert.Equal(t, published, len(f.logged()))
+	seen := len(f.logged())
+	assert.Equal(t, published, seen)
 }
 
 // An event in the log costs the producer its own length in the log, and leaves nothing that vacuum must remove. Rows are the control.
