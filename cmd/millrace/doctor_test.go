@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -111,6 +112,19 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// documented returns the statement of docs/operations.md that begins so, with the schema as in exec.
+func documented(t *testing.T, beginning string) string {
+	content, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	statement := regexp.MustCompile(`(?ms)^` + regexp.QuoteMeta(beginning) + `.*?;$`)
+	if beginning == "do $$" {
+		statement = regexp.MustCompile(`(?ms)^do \$\$.*?^end \$\$;$`)
+	}
+	found := statement.FindAllString(string(content), -1)
+	require.Len(t, found, 1, beginning)
+	return strings.ReplaceAll(found[0], "millrace.", "{schema}.")
+}
+
 var troubles = map[string]func(x *explained){
 	"schema missing": func(x *explained) {
 		x.schema += "_x"
@@ -138,6 +152,8 @@ var troubles = map[string]func(x *explained){
 		active(true)
 		f := x.finds("log", `^nothing bounds the log that the server keeps for the slot `+x.schema+`_outbox_[0-9a-f]{8}$`)
 		assert.Contains(x.t, f.Remedy, "max_slot_wal_keep_size = ")
+		x.exec(`select pg_create_logical_replication_slot('neighbour_log_' || oid, 'pgoutput') from pg_database where datname = current_database()`)
+		x.healthy() // a bound would lose the events of the neighbour
 		cancel()
 		running.Wait()
 		active(false)
@@ -152,20 +168,61 @@ var troubles = map[string]func(x *explained){
 			require.NoError(x.t, err)
 			return is
 		}
-		land := func() (end func()) {
+		exists := func(query string) {
+			x.t.Helper()
+			require.Eventually(x.t, func() (is bool) {
+				require.NoError(x.t, x.pool.QueryRow(x.t.Context(), `select exists (`+strings.ReplaceAll(query, "{schema}", x.schema)+`)`).Scan(&is))
+				return is
+			}, time.Minute, 10*time.Millisecond)
+		}
+		begin := func(statement string) (rollback func()) {
+			tx, err := x.pool.Begin(x.t.Context())
+			require.NoError(x.t, err)
+			_, err = tx.Exec(x.t.Context(), strings.ReplaceAll(statement, "{schema}", x.schema))
+			require.NoError(x.t, err)
+			x.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+			return func() { assert.NoError(x.t, tx.Rollback(context.Background())) }
+		}
+		run := func() (end func()) {
 			relay, err := outbox.NewRelay(x.pool, publisherFunc(func(string, string) error { return nil }), outbox.RelayConfig{Schema: x.schema, Store: outbox.Log, Logger: quiet})
 			require.NoError(x.t, err)
 			ctx, cancel := context.WithCancel(x.t.Context())
 			var running sync.WaitGroup
 			running.Go(func() { assert.NoError(x.t, relay.Run(ctx)) })
-			require.Eventually(x.t, slot, time.Minute, 10*time.Millisecond)
 			return func() {
 				cancel()
 				running.Wait()
 				require.Eventually(x.t, func() bool { return !slot() }, time.Minute, 10*time.Millisecond)
 			}
 		}
-		end := land()
+		land := func() (end func()) {
+			end = run()
+			require.Eventually(x.t, slot, time.Minute, 10*time.Millisecond)
+			return end
+		}
+		rollback := begin(`select pg_current_xact_id()`)
+		end := run()
+		exists(`select from pg_replication_slots where slot_name = {schema}.outbox_log_slot() and confirmed_flush_lsn is null and active`)
+		assert.Contains(x.t, x.run(cli.ExitFailed, "doctor"), "\nNote: every role of the database may put events into the log")
+		revoke := documented(x.t, "do $$")
+		x.exec(`create role app; create role relay; create role nobody`)
+		x.exec(revoke)
+		exists(`select from pg_proc f where f.proname = 'pg_logical_emit_message' having bool_and(has_function_privilege('app', oid, 'execute') and has_function_privilege('relay', oid, 'execute') and not has_function_privilege('nobody', oid, 'execute'))`)
+		defer x.exec(`drop owned by app, relay; drop role app, relay, nobody`)
+		defer x.exec(strings.NewReplacer("revoke", "grant", "from public", "to public").Replace(revoke))
+		f := x.finds("log", `^the slot `+x.schema+`_log_[0-9]+ is being created$`)
+		assert.Contains(x.t, f.Remedy, "--max-transaction")
+		assert.Regexp(x.t, `(?m)^log      a relay creates the slot, which waits for transactions that are open`, x.run(cli.ExitOK, "outbox", "status"))
+		rollback()
+		require.Eventually(x.t, slot, time.Minute, 10*time.Millisecond)
+		x.healthy()
+
+		rollback = begin(`lock table {schema}.outbox in share row exclusive mode`)
+		x.exec(`update {schema}.outbox_log set landed_at = now() - interval '2 minutes'`)
+		x.finds("log", `^a relay reads the log, but has landed nothing since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$`)
+		assert.Regexp(x.t, `(?m)^log      read by a relay that last landed events 2m ago .*: millrace doctor$`, x.run(cli.ExitOK, "outbox", "status"))
+		rollback()
+		exists(`select from {schema}.outbox_log where landed_at > now() - interval '1 minute'`)
 		x.healthy()
 		assert.Regexp(x.t, `(?m)^log      read by a relay, .* behind; events in there are not counted here$`, x.run(cli.ExitOK, "outbox", "status"))
 		x.exec(`alter system set max_slot_wal_keep_size = '10GB'`)
@@ -183,7 +240,7 @@ var troubles = map[string]func(x *explained){
 		require.NoError(x.t, pgtx.Run(x.t.Context(), x.pool, func(ctx context.Context, _ pgx.Tx) error {
 			return into.Publish("topic", message.NewMessageWithContext(ctx, id, nil))
 		}))
-		f := x.finds("log", `^no relay lands the events in the log: the server keeps .* for the slot `+x.schema+`_log_[0-9]+$`)
+		f = x.finds("log", `^no relay lands the events in the log: the server keeps .* for the slot `+x.schema+`_log_[0-9]+$`)
 		assert.Contains(x.t, f.Remedy, "outbox.store log")
 		assert.Regexp(x.t, `(?m)^log      no relay reads it; events may be in .* of it, which are not counted here$`, x.run(cli.ExitOK, "outbox", "status"))
 		assert.Regexp(x.t, `in the write-ahead log, and no relay has made a\s+row of it yet`, x.run(cli.ExitFailed, "explain", id))
@@ -198,9 +255,15 @@ var troubles = map[string]func(x *explained){
 		assert.Contains(x.t, x.run(cli.ExitOK, "outbox", "status"), "a part of it was lost")
 		x.exec(`update {schema}.outbox_log set cut_at = null`)
 		x.healthy()
+		var here string
+		require.NoError(x.t, x.pool.QueryRow(x.t.Context(), documented(x.t, "select pg_current_wal_insert_lsn()")).Scan(&here))
+		reached := strings.ReplaceAll(documented(x.t, "with dropped as"), "0/3A5F1C8", here)
+		exists(`select from {schema}.outbox_log where landed >= '` + here + `'`) // also where nobody writes
 		end()
-		x.exec(`select pg_drop_replication_slot({schema}.outbox_log_slot())`)
-		x.exec(`delete from {schema}.outbox_log`)
+		x.exec(strings.ReplaceAll(reached, here, "FFFF/0"))
+		exists(`select from {schema}.outbox_log`)
+		x.exec(reached)
+		exists(`select where not exists (select from {schema}.outbox_log) and not exists (select from pg_replication_slots where slot_name = {schema}.outbox_log_slot())`)
 	},
 	"relay dead": func(x *explained) {
 		id := x.publish("e", "topic", "k", 0)

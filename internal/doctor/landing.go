@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,18 +18,28 @@ func (d *doctor) landing(ctx context.Context) (used bool, err error) {
 	if err != nil || l == nil && !d.Log {
 		return false, err
 	}
+	if err := d.emitters(ctx); err != nil {
+		return false, err
+	}
+	marker := pgx.Identifier{d.Schema}.Sanitize() + ".outbox_log"
 	const run = "start a service with a relay that has outbox.store log"
 	switch {
+	case l != nil && l.Making:
+		d.find("log", "the slot "+l.Slot+" is being created", "it waits for transactions that are open or prepared, in any database of the server; publishers with outbox.store log are refused meanwhile",
+			"find long transactions: "+d.command("", "doctor", "--max-transaction", "1m"))
 	case l == nil || !l.There:
-		d.find("log", "no slot keeps the events that publishers put into the log", "no relay with outbox.store log has run yet, or somebody has dropped the slot; publishers with outbox.store log are refused meanwhile",
-			run+"; if none has outbox.store log any more: "+d.psql("delete from "+pgx.Identifier{d.Schema}.Sanitize()+".outbox_log"))
+		d.find("log", "no slot keeps the events that publishers put into the log", "no relay with outbox.store log has run yet, somebody has dropped the slot, or its name is that of a temporary slot or of another plugin's; publishers with outbox.store log are refused meanwhile",
+			run+"; if none has outbox.store log any more: "+d.psql("delete from "+marker))
 		return true, nil
 	case l.Lost:
 		d.find("log", "the server has removed the log that the slot "+l.Slot+" needs", "max_slot_wal_keep_size or idle_replication_slot_timeout was set; events that no relay had landed are lost, and publishers with outbox.store log are refused meanwhile",
 			run+": it creates another slot, and says which part was lost")
 	case !l.Read:
 		d.find("log", fmt.Sprintf("no relay lands the events in the log: the server keeps %s for the slot %s", words.Bytes(l.Kept), l.Slot), "no relay with outbox.store log runs, or it cannot read the log; meanwhile events are accepted and not published, and the log fills the disk",
-			run+", or see the log of the relays; if no publisher has outbox.store log any more, let a relay land what is left, then: "+d.psql(fmt.Sprintf("select pg_drop_replication_slot('%s')", l.Slot)))
+			run+", or see the log of the relays; if no publisher has outbox.store log any more, let a relay land what is left, end it, then: "+d.psql(fmt.Sprintf("with dropped as (select pg_drop_replication_slot(slot) from %[1]s) delete from %[1]s where exists (select from dropped)", marker)))
+	case l.Stuck:
+		d.find("log", fmt.Sprintf("a relay reads the log, but has landed nothing since %s", l.LandedAt.UTC().Format(time.DateTime)), "it waits for a lock of the outbox or for a standby, reads a large transaction, or hangs; or another program reads the slot; meanwhile events are accepted and not published",
+			"see the log of the relays; find long transactions: "+d.command("", "doctor", "--max-transaction", "1m"))
 	case l.Kept > muchLog:
 		d.find("log", fmt.Sprintf("the server keeps %s of its log for the slot %s", words.Bytes(l.Kept), l.Slot), "the relay that lands its events is behind, a transaction is open for long, or a standby of synchronized_standby_slots is away",
 			"see the log of the relays; find long transactions: "+d.command("", "doctor", "--max-transaction", "1m"))
@@ -38,10 +49,22 @@ func (d *doctor) landing(ctx context.Context) (used bool, err error) {
 		if c.To != "" {
 			to = c.To
 		}
-		d.find("log", fmt.Sprintf("a part of the log was lost at %s: from %s to %s", c.At.UTC().Format("2006-01-02 15:04:05"), c.From, to), c.Reason+"; events in there that no relay had landed are lost",
-			"publish them again from what their transactions have changed; then clear this: "+d.psql("update "+pgx.Identifier{d.Schema}.Sanitize()+".outbox_log set cut_at = null"))
+		d.find("log", fmt.Sprintf("a part of the log was lost at %s: from %s to %s", c.At.UTC().Format(time.DateTime), c.From, to), c.Reason+"; events in there that no relay had landed are lost",
+			"publish them again from what their transactions have changed; then clear this: "+d.psql("update "+marker+" set cut_at = null"))
 	}
 	return true, d.losable(ctx, l)
+}
+
+// emitters notes that any role can put events into the log.
+func (d *doctor) emitters(ctx context.Context) error {
+	var public bool
+	if err := d.pool.QueryRow(ctx, d.query("emitters")).Scan(&public); err != nil {
+		return err
+	}
+	if public {
+		d.note("log", `every role of the database may put events into the log, because PUBLIC may execute pg_logical_emit_message: see "Who may publish" in docs/operations.md`)
+	}
+	return nil
 }
 
 // losable reports settings with which the server may lose the log.

@@ -36,7 +36,7 @@ func (d *doctor) log(ctx context.Context) error {
 			d.find("log", fmt.Sprintf("the server keeps %d MB of its log for the slot %s", kept>>20, slot), "no relay reads it, or its relay is behind", start+drop)
 		case !active:
 			d.find("log", "no relay reads the slot "+slot, "no relay runs, or relays no longer read the log; meanwhile the server keeps its log, and autovacuum dead rows of the catalog", start+drop)
-		case unbounded && !landing: // a bound would lose events that are in the log alone
+		case unbounded && !landing: // no relay may have made the slot yet
 			d.find("log", "nothing bounds the log that the server keeps for the slot "+slot, "max_slot_wal_keep_size is -1: while no relay reads the slot, the log fills the disk",
 				d.psql("alter system set max_slot_wal_keep_size = '10GB'")+" -c 'select pg_reload_conf()'")
 		}

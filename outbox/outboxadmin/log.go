@@ -14,13 +14,15 @@ import (
 // means that it has made rows of them, no list and no count has them.
 type LogReport struct {
 	Slot     string     `json:"slot"`      // the replication slot that keeps the log
-	There    bool       `json:"there"`     // the slot exists
+	There    bool       `json:"there"`     // the slot exists, and events that publishers commit are kept for it
+	Making   bool       `json:"making"`    // it is being created, which waits for all transactions that run: publishers are refused
 	Lost     bool       `json:"lost"`      // the server has removed what the slot needs
 	Read     bool       `json:"read"`      // a relay reads it
+	Stuck    bool       `json:"stuck"`     // a relay reads it, but has not moved LandedAt for a minute
 	Behind   int64      `json:"behind"`    // bytes of the log, of whatever writers, in which events may not be landed yet
 	Kept     int64      `json:"kept"`      // bytes of the log that the server keeps for the slot
 	Failover bool       `json:"failover"`  // standbys may synchronize the slot
-	LandedAt *time.Time `json:"landed_at"` // when a relay last landed events, or began to read
+	LandedAt *time.Time `json:"landed_at"` // when a relay last landed events, or found that there were none: every few seconds
 	Cuts     int64      `json:"cuts"`      // how often a part of the log was lost
 	Cut      *LogCut    `json:"cut"`       // the last of them, until an operator has cleared it
 }
@@ -48,7 +50,7 @@ func inspectLog(ctx context.Context, tx pgx.Tx, schema string) (*LogReport, erro
 		c   LogCut
 		cut *time.Time
 	)
-	err := tx.QueryRow(ctx, query("log", schema)).Scan(&l.Slot, &l.There, &l.Lost, &l.Read, &l.Behind, &l.Kept, &l.Failover, &l.LandedAt, &l.Cuts, &cut, &c.From, &c.To, &c.Reason)
+	err := tx.QueryRow(ctx, query("log", schema)).Scan(&l.Slot, &l.There, &l.Making, &l.Lost, &l.Read, &l.Stuck, &l.Behind, &l.Kept, &l.Failover, &l.LandedAt, &l.Cuts, &cut, &c.From, &c.To, &c.Reason)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}

@@ -91,10 +91,14 @@ func printReport(a *cli.App, r *outboxadmin.Report, failed []outboxadmin.Event, 
 func printLog(a *cli.App, r *outboxadmin.Report, line func(name string, paint func(string) string, text string)) {
 	switch l := r.Log; {
 	case l == nil:
+	case l.Making:
+		line("log", a.Terminal.Red, "a relay creates the slot, which waits for transactions that are open; publishers with outbox.store log are refused meanwhile")
 	case !l.There || l.Lost:
 		line("log", a.Terminal.Red, `no slot keeps it, so publishers with outbox.store log are refused: start a service with a relay, or "millrace relay"`)
 	case !l.Read:
 		line("log", a.Terminal.Yellow, fmt.Sprintf("no relay reads it; events may be in %s of it, which are not counted here", words.Bytes(l.Behind)))
+	case l.Stuck:
+		line("log", a.Terminal.Red, fmt.Sprintf("read by a relay that last landed events %s: millrace doctor", words.When(r.At, *l.LandedAt)))
 	default:
 		line("log", func(text string) string { return text }, fmt.Sprintf("read by a relay, %s behind; events in there are not counted here", words.Bytes(l.Behind)))
 	}
