@@ -20,6 +20,9 @@ func TestActionsInABrowser(t *testing.T) {
 	s.exec(`insert into {schema}.idempotency_key (id, service, scope, key, request, fingerprint, status, headers, body)
 		values (sha256('k'), 'shop', '\x01', 'key-1', 'POST /orders', '', 201, convert_to('Content-Type: application/json', 'UTF8'), convert_to('{"id": 7}', 'UTF8'))`)
 	b := s.tab(t)
+	b.open("/keys?key=key-1")
+	b.press("Show it")
+	b.shows(`"id": 7`)
 	for _, c := range []struct {
 		path, press string            // where it starts
 		fill        map[string]string // on the page that asks
@@ -34,7 +37,7 @@ func TestActionsInABrowser(t *testing.T) {
 		{"/outbox", "Resume …", nil, "Resume the topic", "Topic order.placed is resumed.", `select count(*) from {schema}.outbox_audit where action = 'resume'`},
 		{"/effects?key=shop/sms/e1", "It happened …", map[string]string{"response": `{"id": 7}`}, "Record that it happened", "Recorded that shop/sms/e1 happened.", `select count(*) from {schema}.effect_resolution where key = 'shop/sms/e1' and state = 'done'`},
 		{"/effects?key=shop/sms/e2", "It did not happen …", nil, "Record that it did not happen", "Recorded that shop/sms/e2 did not happen.", `select count(*) from {schema}.effect_resolution where key = 'shop/sms/e2' and state = 'not_done'`},
-		{"/keys?key=key-1", "Forget the answer …", nil, "Forget the answer", "was forgotten.", `select count(*) from {schema}.idempotency_key_audit where key = 'key-1'`},
+		{"/keys?key=key-1", "Forget the answer …", nil, "Forget the answer", "was forgotten.", `select count(*) from {schema}.idempotency_key_audit where key = 'key-1' and action = 'forget'`},
 	} {
 		b.open(c.path)
 		b.press(c.press)
@@ -48,6 +51,9 @@ func TestActionsInABrowser(t *testing.T) {
 		s.comes(1, c.count)
 		assert.Empty(t, b.wrong(), c.press)
 	}
+	b.open("/effects?state=done&key=shop/sms/e1")
+	b.press("Show it")
+	b.shows(`"id": 7`)
 	for _, c := range [][4]string{{"too large: <n>", "Retry …", "Retry 2 events", "2 events will be retried by a running relay."}, {"no such topic: <n>", "Discard …", "Discard 2 events", "2 events will be discarded by a running relay."}} {
 		b.open("/outbox")
 		b.press(c[0])

@@ -268,9 +268,16 @@ func TestAReplayInTwoSessions(t *testing.T) {
 		before := value[float64](b, done)
 		b.until(done + " > " + number(before))
 		assert.Less(t, value[float64](b, done), 10_000.0)
-		assert.True(t, b.marked(), "its progress is shown without angrace page")
+		assert.True(t, b.marked(), "its progress is shown without another page")
 	}
 
+	grace.press("Change the pace …")
+	grace.fill("rate", "60")
+	grace.press("Change the pace")
+	for _, b := range []*tab{ada, grace} {
+		b.shows("at most 60 per second")
+	}
+	assert.True(t, ada.marked())
 	grace.press("Stop …")
 	grace.press("Stop the replay")
 	grace.until(`document.querySelector(".headline .pill")?.textContent === "stopped"`)

@@ -92,6 +92,7 @@ func TestPagesInABrowser(t *testing.T) {
 		"/effects", "/effects?state=all&key=shop%2Fsms%2F0198c0d1-77aa-7e31-b0c2-4f19d3a8e655", "/keys", "/keys?key=client-7-order-58001", "/replay?id=1", "/audit",
 		"/outbox/archive", "/outbox/archive?topic=order.placed&since=2d", "/outbox/archive/replay?id=1", "/do/archive-replay?topic=order.placed", "/do/archive-stop?id=1",
 		"/do/replay?consumer=shop%2Fbook-shipment", "/do/discard?consumer=shop%2Fbook-shipment", "/do/pause?topic=order.placed", "/do/resolve?happened=yes&key=shop%2Fsms%2F0198c0d1-77aa-7e31-b0c2-4f19d3a8e655", "/do/continue?id=1",
+		"/do/stop?id=1", "/do/archive-continue?id=1", "/do/resume?topic=order.placed", "/do/forget?id=" + strings.Repeat("a", 64),
 	} {
 		b.open(path)
 		b.fits(path)
@@ -100,6 +101,16 @@ func TestPagesInABrowser(t *testing.T) {
 	b.press("message of")
 	b.shows("Events of cause")
 	b.fits("events of a cause")
+	b.press("Discard …")
+	b.until(`location.pathname.endsWith("/do/outbox-discard")`)
+	b.fits("discard of the outbox")
+	b.press("Cancel")
+	b.press("Retry …")
+	b.until(`location.pathname.endsWith("/do/outbox-retry")`)
+	b.fits("retry of the outbox")
+	b.press("Retry ")
+	b.shows("will be retried")
+	b.fits("what an action did")
 	b.open("/dead/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655&consumer=shop%2Fbook-shipment")
 	b.press("Show it")
 	b.until(`document.querySelector("pre.payload:not(.bad)")`)
