@@ -22,8 +22,8 @@ func planReplay(q *request, f url.Values) (plan, error) {
 	at := replays.PaceOf(f, replays.Usual)
 	p, err := q.planDead(f, act.Replayable, "replay", at.Flags()...)
 	for _, name := range replays.Beside(q.replays(false), act.Selected(filter.FromQuery(f), act.Replayable)) {
-		p.Warning = strings.TrimSpace(p.Warning + " " + name + " runs, and may take some of these events, too.")
-		p.Seen, p.Changed = p.Seen+" "+name, name+" of such events runs, or other events match than before."
+		p.Warning = strings.TrimSpace(p.Warning + " " + name + " is running and may also replay some of these events.")
+		p.Seen, p.Changed = p.Seen+" "+name, "A replay has started, or other events match now."
 	}
 	if p.N.N > 1 || p.N.AtLeast {
 		p.Pace, p.Wrong = &at, at.Wrong
@@ -143,7 +143,7 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 		p.Nothing = "No event of this cause is left."
 	}
 	p.Question = format.Count(p.N) + " " + words.Pick(p.N.N, "event", "events") + " of the outbox?"
-	p.Changed = "The same number of events matches, but they are others, or somebody has decided about them."
+	p.Changed = "As many events match, but other ones, or somebody has acted on them."
 	return p, nil
 }
 

@@ -138,7 +138,7 @@ func TestAnActionOnOtherEventsIsAskedAgain(t *testing.T) {
 	for _, change := range []string{`update {schema}.outbox_failed set state = 'retrying' where event_id = 'f1'`, `update {schema}.outbox_failed set reason = case event_id when 'f1' then 'timeout' else 'refused 3' end where event_id in ('f1', 'f3')`} {
 		form = s.form(s.get(http.StatusOK, path))
 		s.exec(change)
-		assert.Contains(t, text(s.post(http.StatusConflict, "/do/outbox-discard", form)), "somebody has decided about them")
+		assert.Contains(t, text(s.post(http.StatusConflict, "/do/outbox-discard", form)), "somebody has acted on them")
 		assert.Zero(t, s.count(`select count(*) from {schema}.outbox_failed where command is not null`))
 	}
 	assert.Contains(t, text(s.act(http.StatusOK, path)), "2 events will be discarded by a running relay.")
@@ -176,8 +176,8 @@ func TestASecondReplayOfTheSameEventsIsAskedAgain(t *testing.T) {
 	ada.Set("typed", "2000")
 	s.post(http.StatusOK, "/do/replay", ada)
 	page := s.post(http.StatusConflict, "/do/replay", ada)
-	assert.Contains(t, text(page), "Replay 1 of such events runs, or other events match than before. Nothing was changed.")
-	assert.Contains(t, text(page), "Replay 1 runs, and may take some of these events, too.")
+	assert.Contains(t, text(page), "A replay has started, or other events match now. Nothing was changed.")
+	assert.Contains(t, text(page), "Replay 1 is running and may also replay some of these events.")
 	assert.Equal(t, 1, s.count(`select count(*) from {schema}.claim_replay`))
 	again := s.form(page)
 	again.Set("typed", "2000")
@@ -194,7 +194,7 @@ func TestADecisionThatWaitsForARelayIsSeen(t *testing.T) {
 	group := "?group=" + s.group("refused <n>")
 	form := s.form(s.get(http.StatusOK, "/do/outbox-discard"+group))
 	s.act(http.StatusOK, "/do/outbox-retry"+group)
-	assert.Contains(t, text(s.post(http.StatusConflict, "/do/outbox-discard", form)), "somebody has decided about them. Nothing was changed.")
+	assert.Contains(t, text(s.post(http.StatusConflict, "/do/outbox-discard", form)), "somebody has acted on them. Nothing was changed.")
 	assert.Equal(t, 3, s.count(`select count(*) from {schema}.outbox_failed where command = 'retry'`))
 	assert.Contains(t, text(s.get(http.StatusOK, "/outbox"+group)), "retry: waits for a relay")
 }

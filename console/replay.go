@@ -92,7 +92,7 @@ func planContinue(q *request, f url.Values) (plan, error) {
 	return p, err
 }
 
-// goesOn has the user asked again if the replay is stopped, continued or given another pace meanwhile. why is the reason of a stop.
+// goesOn makes the console ask again if the replay is stopped, continued or given another pace meanwhile. why is the reason of a stop.
 func (p *plan) goesOn(state, why string, pace any) {
 	p.Seen, p.Changed = fmt.Sprint(state, " ", why, " ", pace), "Somebody has continued the replay, or changed its pace, meanwhile."
 	if state == deadletter.ReplayStopped {

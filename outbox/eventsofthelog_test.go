@@ -63,6 +63,7 @@ func (l *landed) cfg() outbox.RelayConfig {
 func (l *landed) relay(pool *pgxpool.Pool, broker *ledger) (relay *outbox.Relay, stop func()) {
 	relay, err := outbox.NewRelay(pool, broker, l.cfg())
 	require.NoError(l.t, err)
+	outbox.WithLandingPatience(relay, 5*time.Second)
 	return relay, l.run(relay)
 }
 
@@ -253,7 +254,7 @@ func TestEventsOfTheLogThatAreNone(t *testing.T) {
 	dead, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	require.Len(t, dead, 6)
-	for i, want := range []string{"version 103", "cut off", "the ID has 256 bytes", "bad key: a message in the log, of topic " + topic + ", is no event: the key is not UTF-8", "bad topic", "not_this"} {
+	for i, want := range []string{"version 103", "cut off", "the ID has 256 bytes", "bad key: a message in the log, of topic " + topic + ", is no event: the key has a NUL byte or invalid UTF-8", "bad topic", "not_this"} {
 		assert.Contains(t, dead[i], want)
 	}
 	var raw []byte

@@ -49,3 +49,6 @@ func LogStatus(r *Relay) (shards int, spills int64) {
 
 // LandingStatus returns what the relay reports about the events in the log.
 func LandingStatus(r *Relay) landing.Status { return r.landing.Status() }
+
+// WithLandingPatience changes how long the relay that lands events may be silent before this one takes over.
+func WithLandingPatience(r *Relay, patience time.Duration) { r.landing.Patience = patience }

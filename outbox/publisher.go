@@ -41,9 +41,9 @@ type PublisherConfig struct {
 	// Schema of the outbox's tables. Default: "millrace".
 	Schema string
 
-	// Store is where committed events are until a relay has them. Log writes them into PostgreSQL's write-ahead log alone: no row, and no dead
-	// row of this transaction. A replication slot keeps them, which a relay with the same Store creates; without the slot Publish refuses events with
-	// ErrNoLog. It needs wal_level = logical. Delayed events are rows. Give all publishers and relays of a schema the same Store: between an
+	// Store is where committed events are until a relay has them. Log writes them only into PostgreSQL's write-ahead log, so the
+	// transaction leaves no rows and no dead rows. A replication slot keeps them, which a relay with the same Store creates; without the slot
+	// Publish or pgtx.Run fails with ErrNoLog. It needs wal_level = logical. Delayed events are rows. Give all publishers and relays of a schema the same Store: between an
 	// event in the log and one in a row there is no order. docs/guarantees.md says where its promises end. Default: Rows.
 	Store Store
 
@@ -55,7 +55,7 @@ type PublisherConfig struct {
 	// events are not counted. Concurrent transactions may exceed the limit by their own events, and each further Publisher (one per
 	// process) by a sixteenth of the limit. The publisher counts the outbox once a second, after each sixteenth of the limit, and when
 	// there is no room; less often if counting is slow. The count is a statement in the transaction that publishes. Under serializable
-	// isolation it may conflict with other writers. Not with Store Log, whose events nobody can count. Default: 0, no limit.
+	// isolation it may conflict with other writers. Must be 0 with Store Log, whose events cannot be counted. Default: 0, no limit.
 	MaxBacklog int
 
 	// Encode, if set, changes how events are stored, and so what relays publish. It gets a copy of the message and may set its payload,

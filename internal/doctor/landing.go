@@ -28,23 +28,23 @@ func (d *doctor) landing(ctx context.Context) (used bool, err error) {
 		d.find("log", "the slot "+l.Slot+" is being created", "it waits for transactions that are open or prepared, in any database of the server; publishers with outbox.store log are refused meanwhile",
 			"find long transactions: "+d.command("", "doctor", "--max-transaction", "1m"))
 	case l == nil || !l.There:
-		d.find("log", "no slot keeps the events that publishers put into the log", "no relay with outbox.store log has run yet, somebody has dropped the slot, or its name is that of a temporary slot or of another plugin's; publishers with outbox.store log are refused meanwhile",
+		d.find("log", "no slot keeps the events that publishers put into the log", "no relay with outbox.store log has run yet, somebody has dropped the slot, or another slot has its name; publishers with outbox.store log are refused meanwhile",
 			run+"; if none has outbox.store log any more: "+d.psql("delete from "+marker))
-		return true, nil
 	case l.Lost:
 		d.find("log", "the server has removed the log that the slot "+l.Slot+" needs", "max_slot_wal_keep_size or idle_replication_slot_timeout was set; events that no relay had landed are lost, and publishers with outbox.store log are refused meanwhile",
 			run+": it creates another slot, and says which part was lost")
 	case !l.Read:
 		d.find("log", fmt.Sprintf("no relay lands the events in the log: the server keeps %s for the slot %s", words.Bytes(l.Kept), l.Slot), "no relay with outbox.store log runs, or it cannot read the log; meanwhile events are accepted and not published, and the log fills the disk",
-			run+", or see the log of the relays; if no publisher has outbox.store log any more, let a relay land what is left, end it, then: "+d.psql(fmt.Sprintf("with dropped as (select pg_drop_replication_slot(slot) from %[1]s) delete from %[1]s where exists (select from dropped)", marker)))
+			run+`, or see the relays' logs; if no publisher has outbox.store log any more, follow "Back to rows" in docs/operations.md`)
 	case l.Stuck:
 		d.find("log", fmt.Sprintf("a relay reads the log, but has landed nothing since %s", l.LandedAt.UTC().Format(time.DateTime)), "it waits for a lock of the outbox or for a standby, reads a large transaction, or hangs; or another program reads the slot; meanwhile events are accepted and not published",
-			"see the log of the relays; find long transactions: "+d.command("", "doctor", "--max-transaction", "1m"))
+			"see the relays' logs; find long transactions: "+d.command("", "doctor", "--max-transaction", "1m"))
 	case l.Kept > muchLog:
 		d.find("log", fmt.Sprintf("the server keeps %s of its log for the slot %s", words.Bytes(l.Kept), l.Slot), "the relay that lands its events is behind, a transaction is open for long, or a standby of synchronized_standby_slots is away",
-			"see the log of the relays; find long transactions: "+d.command("", "doctor", "--max-transaction", "1m"))
+			"see the relays' logs; find long transactions: "+d.command("", "doctor", "--max-transaction", "1m"))
 	}
-	if c := l.Cut; c != nil {
+	if l != nil && l.Cut != nil {
+		c := l.Cut
 		to := "where the next slot begins"
 		if c.To != "" {
 			to = c.To
@@ -52,7 +52,7 @@ func (d *doctor) landing(ctx context.Context) (used bool, err error) {
 		d.find("log", fmt.Sprintf("a part of the log was lost at %s: from %s to %s", c.At.UTC().Format(time.DateTime), c.From, to), c.Reason+"; events in there that no relay had landed are lost",
 			"publish them again from what their transactions have changed; then clear this: "+d.psql("update "+marker+" set cut_at = null"))
 	}
-	return true, d.losable(ctx, l)
+	return true, d.losable(ctx, l != nil && l.Failover)
 }
 
 // emitters notes that any role can put events into the log.
@@ -68,7 +68,7 @@ func (d *doctor) emitters(ctx context.Context) error {
 }
 
 // losable reports settings with which the server may lose the log.
-func (d *doctor) losable(ctx context.Context, l *outboxadmin.LogReport) error {
+func (d *doctor) losable(ctx context.Context, failover bool) error {
 	rows, err := d.pool.Query(ctx, d.query("landing"))
 	if err != nil {
 		return err
@@ -81,8 +81,8 @@ func (d *doctor) losable(ctx context.Context, l *outboxadmin.LogReport) error {
 		switch {
 		case name != "synchronized_standby_slots":
 			d.find("log", name+" is "+value, "the server may remove the log with events that no relay has landed", d.psql("alter system set "+name+" = "+*wanted)+reload)
-		case l.Failover && len(standbys) > 0:
-			d.find("log", "synchronized_standby_slots is empty", "a relay may land events that no standby has; they are lost if the primary is lost then",
+		case failover && len(standbys) > 0:
+			d.find("log", "synchronized_standby_slots is empty", "a standby's slot may be past events whose rows the standby does not have; a failover to it loses them",
 				d.psql("alter system set "+name+" = '"+strings.Join(standbys, ", ")+"'")+reload+", with the slots of the standbys that may be promoted")
 		}
 		return nil

@@ -35,7 +35,7 @@ type evidence struct {
 	eventID  string
 	due      time.Time
 	outbox   *[]outboxadmin.Location
-	log      *outboxadmin.LogReport // nil: no event is in the write-ahead log alone
+	log      *outboxadmin.LogReport // nil if there is neither a slot nor a marker
 	unread   bool                   // reading it took too long
 	copies   []outboxadmin.Location // made for dead letters
 	passedOn []outboxadmin.Location // published by a handler of the event, under its ID

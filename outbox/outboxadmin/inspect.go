@@ -43,7 +43,7 @@ type Report struct {
 	Shards  []ShardReport    `json:"shards"`
 	Topics  []TopicReport    `json:"topics"` // among the rows that were counted, and those whose events wait for something
 	Relays  []RelayReport    `json:"relays"`
-	Log     *LogReport       `json:"log,omitempty"` // nil if no publisher puts events into the log
+	Log     *LogReport       `json:"log,omitempty"` // nil if there is neither a slot nor a marker
 }
 
 // ShardReport is one shard of a Report.

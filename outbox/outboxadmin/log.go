@@ -14,7 +14,7 @@ import (
 // means that it has made rows of them, no list and no count has them.
 type LogReport struct {
 	Slot     string     `json:"slot"`      // the replication slot that keeps the log
-	There    bool       `json:"there"`     // the slot exists, and events that publishers commit are kept for it
+	There    bool       `json:"there"`     // the slot exists and was created to the end; it may be Lost
 	Making   bool       `json:"making"`    // it is being created, which waits for all transactions that run: publishers are refused
 	Lost     bool       `json:"lost"`      // the server has removed what the slot needs
 	Read     bool       `json:"read"`      // a relay reads it
@@ -35,7 +35,7 @@ type LogCut struct {
 	Reason string    `json:"reason"`
 }
 
-// InspectLog reports the state of the events in the log. It returns nil if no relay has ever landed events.
+// InspectLog reports the state of the events in the log. It returns nil if there is neither a slot nor a marker.
 func InspectLog(ctx context.Context, db pgtx.DB, schema string) (l *LogReport, err error) {
 	err = administer(ctx, db, schema, "inspect the outbox's log", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		l, err = inspectLog(ctx, tx, schema)

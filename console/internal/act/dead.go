@@ -93,7 +93,7 @@ func Discard(ctx context.Context, db *Database, form url.Values, by operator.By)
 	f := filter.FromQuery(form)
 	r, err := deadletter.Discard(ctx, db.Pool, db.Schema, Selected(f, Discardable), by)
 	if err != nil && r.Done > 0 {
-		err = fmt.Errorf("%s before: %w", format.Plural(r.Done, "event was discarded", "events were discarded"), err)
+		err = fmt.Errorf("%s, then: %w", format.Plural(r.Done, "event was discarded", "events were discarded"), err)
 	}
 	if err != nil {
 		return Outcome{}, err

@@ -55,7 +55,7 @@ type core struct {
 // landing is one that is committed.
 type landing struct{ landed, flushed uint64 }
 
-// newCore returns a core for a slot that is confirmed up to there, and a log that is flushed up to there.
+// newCore returns a core for a slot and a log that are at confirmed and flushed.
 func newCore(landed Position, confirmed, flushed uint64) *core {
 	return &core{
 		rules: allRules, events: 5000, bytes: 16 << 20, idle: 1 << 20,
@@ -172,7 +172,7 @@ func planFor(s slot, known, restarted bool, landed uint64) (p plan) {
 	was := known && landed > 0
 	switch {
 	case s.exists && !s.fits:
-		p.refuse = "it is another one's: drop it"
+		p.refuse = "it is temporary, or of another plugin or database: drop it"
 	case !s.exists:
 		p.create, p.mark = true, true
 		switch {
@@ -187,11 +187,11 @@ func planFor(s slot, known, restarted bool, landed uint64) (p plan) {
 			p.cut = "the server has invalidated the slot"
 		}
 	case s.confirmed == 0:
-		p.refuse = "it is being created"
+		p.refuse = "somebody else is creating it: end that session, or wait"
 	case !was:
 		p.mark, p.again = true, !known
 	case landed > s.end:
-		p.cut, p.mark = "the marker is of a later time of the server, or of another server, such as one from which a dump was restored", true
+		p.cut, p.mark = "the marker is ahead of the log: the server was restored to an earlier time, or the marker is that of a copy of it", true
 	case s.confirmed > landed:
 		p.cut, p.mark = "the slot was advanced, or dropped and created again, by somebody else", true
 	}

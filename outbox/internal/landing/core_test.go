@@ -274,7 +274,7 @@ func TestPlan(t *testing.T) {
 		"a slot that was just created": {usable, true, false, 0, plan{mark: true}},
 		"a slot without a marker":      {usable, false, false, 0, plan{mark: true, again: true}},
 		"as it should be":              {usable, true, false, 10, plan{}},
-		"ahead of the log":             {usable, true, false, 21, plan{cut: "the marker is of a later time of the server, or of another server, such as one from which a dump was restored", mark: true}},
+		"ahead of the log":             {usable, true, false, 21, plan{cut: "the marker is ahead of the log: the server was restored to an earlier time, or the marker is that of a copy of it", mark: true}},
 		"not all was confirmed":        {usable, true, false, 11, plan{}},
 		"dropped":                      {slot{}, true, false, 10, plan{cut: "the slot was dropped", create: true, mark: true}},
 		"ended while it was made":      {slot{}, true, true, 0, plan{cut: "the server ended while the slot was made", create: true, mark: true}},
@@ -282,8 +282,8 @@ func TestPlan(t *testing.T) {
 		"invalidated":                  {lost, true, false, 10, plan{cut: "the server has invalidated the slot", drop: true, create: true, mark: true}},
 		"invalidated, cut before":      {lost, true, false, 0, plan{drop: true, create: true, mark: true}},
 		"advanced":                     {usable, true, false, 9, plan{cut: "the slot was advanced, or dropped and created again, by somebody else", mark: true}},
-		"another one's":                {slot{exists: true, confirmed: 10}, true, false, 10, plan{refuse: "it is another one's: drop it"}},
-		"being created":                {slot{exists: true, fits: true}, true, false, 0, plan{refuse: "it is being created"}},
+		"another one's":                {slot{exists: true, confirmed: 10}, true, false, 10, plan{refuse: "it is temporary, or of another plugin or database: drop it"}},
+		"being created":                {slot{exists: true, fits: true}, true, false, 0, plan{refuse: "somebody else is creating it: end that session, or wait"}},
 	} {
 		assert.Equal(t, c.want, planFor(c.slot, c.known, c.restarted, c.landed), name)
 	}

@@ -25,8 +25,8 @@ const (
 	// endTimeout is how long the connection of a relay that has ended may take to end.
 	endTimeout = 5 * time.Second
 	// firstPatience is how long the relay that lands may be silent before another one takes over, and firstSilence how long a stream may show
-	// nothing while the log grows. A server that works on a large transaction may be silent for as long: then each doubles at its end.
-	firstPatience, firstSilence, mostPatience = 10 * time.Second, 2 * time.Minute, time.Hour
+	// nothing while the log grows. Each doubles when it has passed, because the server may be decoding a large transaction.
+	firstPatience, firstSilence, mostPatience = 45 * time.Second, 2 * time.Minute, time.Hour
 	// firstRetry and mostRetry bound the time between two attempts to land.
 	firstRetry, mostRetry = 50 * time.Millisecond, 5 * time.Second
 )
@@ -40,23 +40,24 @@ var (
 
 // Landing lands events. Run must be called once.
 type Landing struct {
+	Patience time.Duration // see firstPatience
+
 	store    *store.Log
 	schema   string
 	logger   *slog.Logger
-	ttl      time.Duration   // of leases
 	patience time.Duration   // see firstPatience
 	silence  time.Duration   // see firstSilence
-	others   *wake.Collector // what relays of other processes are to be told
+	others   *wake.Collector // wake-ups for relays of other processes
 
 	leads             atomic.Bool
 	events, lag, cuts atomic.Int64
-	advanced          atomic.Int64 // when the marker was last advanced by this relay, in nanoseconds
+	advanced          atomic.Int64 // when the marker was last advanced, in nanoseconds
 	told              error        // the last failure that was logged
 }
 
-// New returns a Landing. ttl is how long a relay may be silent before another one takes over.
+// New returns a Landing. A relay that is silent for ttl is replaced, but not before firstPatience.
 func New(s *store.Log, schema string, ttl time.Duration, logger *slog.Logger) *Landing {
-	return &Landing{store: s, schema: schema, logger: logger, ttl: ttl, patience: max(ttl, firstPatience), silence: firstSilence, others: wake.New()}
+	return &Landing{store: s, schema: schema, logger: logger, Patience: max(ttl, firstPatience), silence: firstSilence, others: wake.New()}
 }
 
 // Status is what metrics report.
@@ -80,7 +81,7 @@ func (s Status) Leading() int64 {
 func (l *Landing) Status() Status {
 	s := Status{Leads: l.leads.Load(), Events: l.events.Load(), Lag: l.lag.Load(), Cuts: l.cuts.Load()}
 	if s.Leads {
-		s.Age = time.Since(time.Unix(0, l.advanced.Load()))
+		s.Age = max(time.Since(time.Unix(0, l.advanced.Load())), 0) // by two clocks
 	}
 	return s
 }
@@ -95,7 +96,7 @@ func (l *Landing) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if state.Exists { // it may have events: landing them is the best that can be done, and lead tells
+	if state.Exists && !state.Lost { // it may have events: land them; lead logs the error
 		settings.Unsafe = nil
 	}
 	if err := errors.Join(settings.Unsafe, l.store.Ready(ctx)); err != nil {
@@ -116,6 +117,7 @@ func (l *Landing) Run(ctx context.Context) {
 	var notifying sync.WaitGroup
 	defer notifying.Wait()
 	notifying.Go(func() { l.notify(ctx) })
+	l.patience = l.Patience
 	for retry := time.Duration(0); l.wait(ctx); {
 		began := time.Now()
 		err := l.lead(ctx)
@@ -125,7 +127,7 @@ func (l *Landing) Run(ctx context.Context) {
 			retry = 0
 		}
 		if time.Since(began) > mostPatience {
-			l.patience, l.silence = max(l.ttl, firstPatience), firstSilence
+			l.patience, l.silence = l.Patience, firstSilence
 		}
 		retry = min(max(2*retry, firstRetry), mostRetry)
 		switch {
@@ -282,8 +284,8 @@ func (s *session) explain(err error) error {
 	case "55006": // object_in_use
 		return errors.Join(errTaken, err)
 	case "42704": // undefined_object
-		return fmt.Errorf(`the publication %s was dropped, and the server cannot read the log from before it is created again: `+
-			`events from %v on are lost with "select pg_drop_replication_slot('%s')", which lets the relay go on: %w`, s.store.Publication, pglogrepl.LSN(s.core.landed.Landed), s.store.Slot, err)
+		return fmt.Errorf(`the publication %s was dropped, and this server cannot read older log without it: `+
+			`to give up the events from %v on and let the relay continue, run "select pg_drop_replication_slot('%s')": %w`, s.store.Publication, pglogrepl.LSN(s.core.landed.Landed), s.store.Slot, err)
 	}
 	return err
 }

@@ -37,7 +37,7 @@ func landedOf(m message) store.Landed {
 	return store.Landed{Hash: store.Hash(e.Key, e.ID), ID: e.ID, Topic: e.Topic, Key: e.Key, Headers: e.Headers, Payload: e.Payload, Committed: m.committed}
 }
 
-// badOf returns how a message is landed that is no event, with what is known of it. It has no topic, so a retry does not send it anywhere.
+// badOf returns the dead event for a message that is no event. It has no topic, so a retry does not send it anywhere.
 func badOf(m message, known entry.Entry, reason error) store.Landed {
 	id, topic := known.ID, ""
 	if storable("ID", id, 1, maxID) != nil {
@@ -63,7 +63,7 @@ func storable(what, s string, least, most int) error {
 	case len(s) < least || len(s) > most:
 		return fmt.Errorf("the %s has %d bytes: want %d to %d", what, len(s), least, most)
 	case !utf8.ValidString(s) || strings.ContainsRune(s, 0):
-		return fmt.Errorf("the %s is not UTF-8 without NUL bytes", what)
+		return fmt.Errorf("the %s has a NUL byte or invalid UTF-8", what)
 	}
 	return nil
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -22,11 +24,12 @@ const (
 	confirmEvery = time.Second
 	// advanceEvery is how often the marker advances while there are no events, so that standbys can follow the slot.
 	advanceEvery = 5 * time.Second
-	// landTimeout bounds the landing of a portion. It is tried again.
-	landTimeout = time.Minute
 )
 
-// session is one time that a relay lands events.
+// errOtherServer means that the two connections of a session reach different servers.
+var errOtherServer = errors.New("replication and SQL connections reach different servers: give the relay a DSN that reaches only one")
+
+// session lands events from one stream.
 type session struct {
 	*Landing
 	stream, database *pgconn.PgConn
@@ -48,7 +51,7 @@ func signal(to chan struct{}) {
 	}
 }
 
-// prepare sees that there is a slot that can be read, and that the marker fits to it.
+// prepare makes sure that the slot can be read and that the marker matches it.
 func (s *session) prepare(ctx context.Context) error {
 	identity, err := pglogrepl.IdentifySystem(ctx, s.stream)
 	if err != nil {
@@ -62,8 +65,12 @@ func (s *session) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.advanced.Store(marker.LandedAt.UnixNano())
+	if marker.Foreign {
+		s.logger.WarnContext(ctx, "the outbox comes from another server or database: events that were not landed there are not in the log of this one")
+	}
 	if !marker.Server.Equal(s.server) {
-		return errors.New("the stream comes from another server than the table")
+		return errOtherServer
 	}
 	state, err := s.free(ctx)
 	if err != nil {
@@ -83,7 +90,7 @@ func (s *session) prepare(ctx context.Context) error {
 	}
 	if p.cut != "" {
 		s.cuts.Add(1)
-		s.logger.ErrorContext(ctx, "a part of the log is lost, with the events that were committed in it: look which business changes have no event, and publish these again",
+		s.logger.ErrorContext(ctx, "a part of the log is lost, with its events that were not landed: find the transactions whose events were not published, and publish those events again",
 			"reason", p.cut, "slot", s.store.Slot, "from", pglogrepl.LSN(marker.Landed))
 		to := state.Confirmed
 		if p.create {
@@ -94,7 +101,7 @@ func (s *session) prepare(ctx context.Context) error {
 		}
 	}
 	if p.again {
-		s.logger.WarnContext(ctx, "nothing tells which events of the slot have been landed: those may be published again", "slot", s.store.Slot, "from", pglogrepl.LSN(state.Confirmed))
+		s.logger.WarnContext(ctx, "the slot has no marker: events that were landed before may be published again", "slot", s.store.Slot, "from", pglogrepl.LSN(state.Confirmed))
 	}
 	if p.drop {
 		if err := s.store.Drop(ctx, s.stream); err != nil {
@@ -125,7 +132,7 @@ func (s *session) prepare(ctx context.Context) error {
 	return nil
 }
 
-// free waits until nobody reads the slot, and returns its state. Who has read it and ended may hold it for a moment.
+// free waits until nobody reads the slot, and returns its state. A reader that has ended may hold it for a moment.
 func (s *session) free(ctx context.Context) (state store.SlotState, err error) {
 	for ended := time.Now().Add(endTimeout); ; {
 		state, err = s.store.State(ctx)
@@ -133,7 +140,7 @@ func (s *session) free(ctx context.Context) (state store.SlotState, err error) {
 		case err != nil:
 			return state, err
 		case !state.Server.Equal(s.server):
-			return state, errors.New("the stream comes from another server than the table")
+			return state, errOtherServer
 		case state.Reader == 0:
 			return state, nil
 		case time.Now().After(ended):
@@ -153,7 +160,6 @@ func (s *session) run(ctx context.Context) error {
 	s.leads.Store(true)
 	s.told = nil
 	s.heard.Store(time.Now().UnixNano())
-	s.advanced.Store(time.Now().UnixNano())
 	s.logger.InfoContext(ctx, "landing the events in the log", "slot", s.store.Slot, "from", pglogrepl.LSN(s.core.landed.Landed))
 	running, stop := context.WithCancelCause(ctx)
 	var working sync.WaitGroup
@@ -182,7 +188,7 @@ func (s *session) watch(ctx context.Context) error {
 		before = state.Flushed
 		switch {
 		case !state.Server.Equal(s.server):
-			return errors.New("the stream comes from another server than the table")
+			return errOtherServer
 		case state.Standby:
 			return errors.New("the server takes the reader of the log for a synchronous standby: name the standbys in synchronous_standby_names")
 		case late && time.Since(time.Unix(0, s.heard.Load())) > s.silence:
@@ -193,14 +199,13 @@ func (s *session) watch(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// stops reports whether the server stops. It waits for the end of the stream, unless everything was confirmed.
+// stops reports whether the server stops or cannot be reached. A server that stops waits for the end of the stream.
 func stops(err error) bool {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
 		return pgErr.Code[:3] == "57P"
 	}
-	var refused *pgconn.ConnectError
-	return errors.As(err, &refused)
+	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // receive passes what the stream shows to the core.
@@ -335,9 +340,9 @@ func (s *session) land(ctx context.Context, messages []message, rows []store.Lan
 
 // insert lands rows in one transaction.
 func (s *session) insert(ctx context.Context, rows []store.Landed, to Position) error {
-	landing, cancel := context.WithTimeout(ctx, landTimeout)
-	defer cancel()
-	flushed, err := s.store.Land(landing, s.database, s.system, s.core.landed, to, rows)
+	// The end of ctx closes the connection. It does not cancel a COMMIT that waits for a standby, because that would show the rows before.
+	defer context.AfterFunc(ctx, func() { _ = s.database.Conn().Close() })()
+	flushed, err := s.store.Land(context.WithoutCancel(ctx), s.database, s.system, s.core.landed, to, rows)
 	switch {
 	case err != nil:
 		return fmt.Errorf("land events: %w", err)
@@ -375,5 +380,5 @@ func blamesData(err error) bool {
 	case "22", "23", "54":
 		return true
 	}
-	return pgErr.Code == "XX000" // more memory than a value may take
+	return pgErr.Code == "XX000" && strings.HasPrefix(pgErr.Message, "invalid memory alloc request size") // more than a value may take
 }

@@ -104,10 +104,10 @@ func (o *Observer) Start(s *store.Relay, readsLog, lands bool, status func() Sta
 	var landingAge metric.Float64ObservableGauge
 	if lands {
 		landed = gauges.Int("millrace.outbox.landing.events", "{event}", "Events of the write-ahead log that this relay has made rows of.")
-		landingLag = gauges.Int("millrace.outbox.landing.lag", "By", "Bytes of the write-ahead log that the server keeps for events that are in the log alone.")
-		landingAge = gauges.Float("millrace.outbox.landing.age", "s", "Time since this relay last recorded how far it has made rows of the events in the log, which it does every few seconds; 0 while it stands by.")
-		lander = gauges.Int("millrace.outbox.landing.leads", "{relay}", "1 while this relay makes rows of the events in the log, 0 while it stands by.")
-		cuts = gauges.Int("millrace.outbox.landing.cuts", "{cut}", "Times that a part of the log was lost, with the events that it may have had. The last one is in the log of the relay, and in millrace doctor.")
+		landingLag = gauges.Int("millrace.outbox.landing.lag", "By", "Bytes of WAL that the server keeps for the slot of the events in the log.")
+		landingAge = gauges.Float("millrace.outbox.landing.age", "s", "Time since a relay last recorded how far the events in the log are landed, which it does every few seconds; 0 while this relay stands by.")
+		lander = gauges.Int("millrace.outbox.landing.leads", "{relay}", "1 while this relay lands the events in the log, 0 while it stands by or fails.")
+		cuts = gauges.Int("millrace.outbox.landing.cuts", "{cut}", "Times that a part of the WAL was lost, with the events in it. millrace doctor shows the last one.")
 	}
 	stored := gauge.Ask(func(ctx context.Context) (store.Observed, error) { return s.Observe(ctx, status().Shards) })
 	return gauges.Report(func(ctx context.Context, to metric.Observer) error {

@@ -66,7 +66,7 @@ func (l *Log) Publish(ctx context.Context) error {
 	return nil
 }
 
-// Holder is who lands events.
+// Holder is the process that lands events.
 type Holder struct {
 	Process int    // 0: nobody does
 	Own     bool   // this relay has started the process
@@ -116,21 +116,26 @@ type Position struct {
 // Marker is what the database knows about landing.
 type Marker struct {
 	Position
-	Known  bool      // something is known of this server and database
-	Made   time.Time // when the server started that made the slot, or was about to
-	Server time.Time // when this one started
+	Known    bool      // something is known of this server and database
+	Foreign  bool      // there is a marker, of another server or database
+	Made     time.Time // when the server started that made the slot, or was about to
+	Server   time.Time // when this one started
+	LandedAt time.Time // when a relay last advanced it; now, if nothing is known
 }
 
 // Marker returns the marker for the server with that system identifier.
 func (l *Log) Marker(ctx context.Context, conn *pgconn.PgConn, system string) (m Marker, err error) {
 	err = exchange(ctx, conn, statement{sql: l.markerSQL, args: []argument{text(system)}, row: func(v [][]byte) error {
-		m = Marker{Known: v[0][0] != 0, Position: Position{asUint8(v[1]), asUint8(v[2]), asInt4(v[3])}, Made: asTime(v[4]), Server: asTime(v[5])}
+		m = Marker{
+			Known: v[0][0] != 0, Position: Position{asUint8(v[1]), asUint8(v[2]), asInt4(v[3])}, Made: asTime(v[4]), Server: asTime(v[5]),
+			LandedAt: asTime(v[6]), Foreign: v[7][0] != 0,
+		}
 		return nil
 	}})
 	return m, err
 }
 
-// durable makes a transaction survive a crash of the server once it is committed, and take its time, whatever the role's defaults are.
+// durable makes a transaction survive a crash of the server once it is committed, and not end at the role's statement_timeout.
 var durable = statement{sql: `select set_config('synchronous_commit', case current_setting('synchronous_commit') when 'remote_apply' then 'remote_apply' else 'on' end, true),
 	set_config('statement_timeout', '0', true)`}
 
@@ -218,5 +223,6 @@ func (l *Log) Database(ctx context.Context) (*pgconn.PgConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return conn.PgConn(), nil
+	_, err = conn.PgConn().Exec(ctx, `set idle_session_timeout = 0`).ReadAll() // it is idle while the server decodes a large transaction
+	return conn.PgConn(), err
 }

@@ -176,7 +176,7 @@ func (w *Wal) Dial(ctx context.Context) (*pgconn.PgConn, error) {
 	}
 	cfg.ConnConfig.RuntimeParams["replication"] = "database"
 	cfg.ConnConfig.RuntimeParams["application_name"] = w.Application()
-	cfg.ConnConfig.RuntimeParams["statement_timeout"] = "0" // of the role: a slot's creation waits for transactions
+	cfg.ConnConfig.RuntimeParams["statement_timeout"] = "0" // a slot's creation waits for transactions
 	return pgconn.ConnectConfig(ctx, &cfg.ConnConfig.Config)
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -426,20 +427,10 @@ func (l *Log) wake(rows []Row) {
 		return
 	}
 	var hashes []int64
-	for _, shard := range shardsOf(rows) {
-		hashes = append(hashes, int64(shard))
-	}
-	l.wakes.Add(hashes)
-}
-
-// shardsOf returns the shards of rows.
-func shardsOf(rows []Row) (shards []int16) {
-	has := map[int16]bool{}
 	for _, r := range rows {
-		if !has[r.Shard] {
-			has[r.Shard] = true
-			shards = append(shards, r.Shard)
+		if shard := int64(r.Shard); !slices.Contains(hashes, shard) {
+			hashes = append(hashes, shard)
 		}
 	}
-	return shards
+	l.wakes.Add(hashes)
 }

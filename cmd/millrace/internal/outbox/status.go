@@ -94,7 +94,7 @@ func printLog(a *cli.App, r *outboxadmin.Report, line func(name string, paint fu
 	case l.Making:
 		line("log", a.Terminal.Red, "a relay creates the slot, which waits for transactions that are open; publishers with outbox.store log are refused meanwhile")
 	case !l.There || l.Lost:
-		line("log", a.Terminal.Red, `no slot keeps it, so publishers with outbox.store log are refused: start a service with a relay, or "millrace relay"`)
+		line("log", a.Terminal.Red, "no slot keeps it, so publishers with outbox.store log are refused: start a relay with outbox.store log")
 	case !l.Read:
 		line("log", a.Terminal.Yellow, fmt.Sprintf("no relay reads it; events may be in %s of it, which are not counted here", words.Bytes(l.Behind)))
 	case l.Stuck:

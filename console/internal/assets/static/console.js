@@ -6,8 +6,8 @@
   const keys = document.getElementById("keys"), keysOff = document.getElementById("keys-off");
   let paused = false, waiting = 0, running = false, again = false, missed = 0, late = [];
 
-  // A part stays as it is while somebody works in it, or points at its rows: they do not move under the pointer. It is late then, until he
-  // leaves it. Other figures change in place.
+  // A part stays as it is while somebody works in it, or points at its rows: they do not move under the pointer. It is updated when
+  // they leave it. Other figures change in place.
   const rows = "table, ul, ol";
   const busy = (part) => part.contains(document.activeElement) || part.matches(":hover:not(.pipeline)") && (part.matches(rows) || part.querySelector(rows));
 
