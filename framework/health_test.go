@@ -121,7 +121,9 @@ func TestReadOnlyDatabase(t *testing.T) {
 func TestReadyBesideAPausedTopic(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "memory")
-	svc := w.service(w.config()) // which has migrated
+	cfg := w.config()
+	cfg.Health.Timeout = 20 * time.Second // of a busy machine
+	svc := w.service(cfg)                 // which has migrated
 	require.NoError(t, outboxadmin.PauseTopic(t.Context(), w.pool, w.schema, w.topic("one"), outboxadmin.By{Actor: "ada"}))
 	defer w.start(svc)()
 	require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
@@ -135,7 +137,7 @@ func TestReadyBesideAPausedTopic(t *testing.T) {
 		code, body := get(t, svc, "/readyz", nil)
 		require.NoError(t, json.Unmarshal([]byte(body), &r))
 		return code == http.StatusOK && strings.Contains(r.Checks[3].Problem, "topic "+w.topic("one")+" was paused")
-	}, wait, 100*time.Millisecond, "%v", r)
+	}, wait, 100*time.Millisecond, "%v", &r)
 	assert.Equal(t, "backlog", r.Checks[3].Name)
 	assert.True(t, r.Checks[3].OK)
 }
