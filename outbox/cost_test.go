@@ -91,7 +91,7 @@ func TestCostOfRelaying(t *testing.T) {
 	written := position() - before
 	t.Logf("per 1,000 events: %.2f statements, %.2f waits; per event: %.0f bytes of WAL",
 		float64(asked.statements.Load())*1000/events, float64(asked.waits.Load())*1000/events, float64(written)/events)
-	seconds := int(time.Since(began)/time.Second) + 1 // in each of them it also renews leases and polls
+	seconds := int(time.Since(began)/time.Second) + 1                               // in each of them it also renews leases and polls
 	assert.LessOrEqual(t, asked.statements.Load(), int64(10*events/1000+8*seconds)) // a busy machine reads less at once
 	assert.LessOrEqual(t, asked.waits.Load(), int64(5*events/1000+5*seconds))
 	assert.LessOrEqual(t, written, int64(120*events))
