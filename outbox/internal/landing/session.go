@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/millrace-go/millrace/outbox/internal/entry"
 	"github.com/millrace-go/millrace/outbox/internal/store"
@@ -242,7 +241,7 @@ func (s *session) receiveFor(ctx context.Context, d time.Duration) error {
 				return ctx.Err()
 			}
 		}
-		msg, err := s.stream.ReceiveMessage(due)
+		data, err := store.Receive(due, s.stream)
 		if err != nil {
 			if ctx.Err() == nil && pgconn.Timeout(err) {
 				return nil
@@ -250,18 +249,6 @@ func (s *session) receiveFor(ctx context.Context, d time.Duration) error {
 			return err
 		}
 		s.heard.Store(time.Now().UnixNano())
-		var data []byte
-		switch msg := msg.(type) {
-		case *pgproto3.CopyData:
-			data = msg.Data
-		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus: // a server may send them at any time
-			continue
-		case *pgproto3.ErrorResponse:
-			return pgconn.ErrorResponseToPgError(msg)
-		}
-		if len(data) == 0 {
-			return fmt.Errorf("the server has ended the stream with %T", msg)
-		}
 		if asks, err := s.take(data); asks || err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
@@ -204,4 +205,25 @@ func (w *Wal) End(ctx context.Context, conn *pgconn.PgConn) (position uint64, se
 	p, err1 := strconv.ParseUint(string(results[0].Rows[0][0]), 10, 64)
 	micros, err2 := strconv.ParseInt(string(results[0].Rows[0][1]), 10, 64)
 	return p, time.UnixMicro(micros), errors.Join(err1, err2)
+}
+
+// Receive returns the next message of a stream, on the connection on which it was started.
+func Receive(ctx context.Context, conn *pgconn.PgConn) ([]byte, error) {
+	for {
+		msg, err := conn.ReceiveMessage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		switch msg := msg.(type) {
+		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus: // a server may send them at any time
+			continue
+		case *pgproto3.ErrorResponse:
+			return nil, pgconn.ErrorResponseToPgError(msg)
+		case *pgproto3.CopyData:
+			if len(msg.Data) > 0 {
+				return msg.Data, nil
+			}
+		}
+		return nil, fmt.Errorf("the server has ended the stream with %T", msg)
+	}
 }

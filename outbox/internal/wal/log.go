@@ -15,7 +15,6 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/outbox/internal/wake"
@@ -357,7 +356,7 @@ func (l *Log) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Durati
 	due, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	for {
-		msg, err := conn.ReceiveMessage(due)
+		data, err := store.Receive(due, conn)
 		if err != nil {
 			if ctx.Err() == nil && pgconn.Timeout(err) {
 				return nil
@@ -365,18 +364,6 @@ func (l *Log) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Durati
 			return err
 		}
 		l.heard.Store(time.Now().UnixNano())
-		var data []byte
-		switch msg := msg.(type) {
-		case *pgproto3.CopyData:
-			data = msg.Data
-		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus: // a server may send them at any time
-			continue
-		case *pgproto3.ErrorResponse:
-			return pgconn.ErrorResponseToPgError(msg)
-		}
-		if len(data) == 0 {
-			return fmt.Errorf("the server has ended the stream with %T", msg)
-		}
 		switch data[0] {
 		case pglogrepl.PrimaryKeepaliveMessageByteID:
 			alive, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
