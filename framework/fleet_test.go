@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/quietport"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -198,10 +198,8 @@ func TestFleetReadsItsFileAgain(t *testing.T) {
 		require.NoError(t, os.Rename(path+".new", path))
 	}
 	put("databases:\n" + entries[0])
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	address, err := quietport.Address(t.Context())
 	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
 	came, _ := startFleet(t, fmt.Sprintf("service: tenants\nbroker: memory\nadmin: {address: %q}\nfleet: {file: %q, refresh: 200ms}\n", address, path))
 	published := func(payload string) {
 		t.Helper()

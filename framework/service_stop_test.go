@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/internal/quietport"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/retry"
@@ -285,10 +286,8 @@ func TestStopLingers(t *testing.T) {
 func TestNewThatFailsTakesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "memory")
-	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	address, err := quietport.Address(t.Context())
 	require.NoError(t, err)
-	address := free.Addr().String()
-	require.NoError(t, free.Close())
 	cfg := w.config()
 	cfg.HTTP.Address = address
 	ctx, cancel := context.WithCancel(t.Context())

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/url"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/quietport"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
@@ -73,7 +73,7 @@ func startStack(ctx context.Context, broker string) (s *stack, err error) {
 	dsn.Host = s.database.Address()
 	s.cfg.DSN, s.cfg.PubSub, s.cfg.Kafka, s.cfg.KafkaVia = dsn.String(), s.broker.Address(), s.address, s.broker.Address()
 	for range perRole {
-		address, err := freeAddress(ctx)
+		address, err := quietport.Address(ctx)
 		if err != nil {
 			return s, err
 		}
@@ -126,14 +126,6 @@ func soon(fn func(context.Context) error) func() error {
 		defer cancel()
 		return fn(ctx)
 	}
-}
-
-func freeAddress(ctx context.Context) (string, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // admin calls fn with a connection past the network, as soon as the server gives one.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/millrace-go/millrace/examples/internal/stage"
 	"github.com/millrace-go/millrace/framework/devstack"
-	"github.com/millrace-go/millrace/internal/role"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
 )
@@ -51,10 +50,10 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 	}
 	defer r.stop()
 
-	cast := stage.NewProcesses(ctx, func(name string, number int, told io.Writer) (*role.Process, error) {
+	cast := stage.NewProcesses(ctx, logs, func(_ string, number int) any {
 		own := c
 		own.Number = number + 1
-		return role.Start(name, own, told, logs)
+		return own
 	})
 	defer cast.Close()
 	cast.Start("processor", o.processors)

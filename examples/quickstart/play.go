@@ -13,7 +13,6 @@ import (
 
 	"github.com/millrace-go/millrace/examples/internal/stage"
 	"github.com/millrace-go/millrace/framework/devstack"
-	"github.com/millrace-go/millrace/internal/role"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -112,9 +111,7 @@ func labels(services []devstack.Info, o options) (all []string) {
 // newCast runs the parts as processes or, with -broker memory, all in this one.
 func newCast(ctx context.Context, cfg config, pool *pgxpool.Pool, logs io.Writer) (c *stage.Cast, disconnect func(), err error) {
 	if cfg.Broker != "memory" {
-		return stage.NewProcesses(ctx, func(name string, _ int, told io.Writer) (*role.Process, error) {
-			return role.Start(name, cfg, told, logs)
-		}), func() {}, nil
+		return stage.NewProcesses(ctx, logs, func(string, int) any { return cfg }), func() {}, nil
 	}
 	log := slog.New(slog.NewTextHandler(logs, nil))
 	broker, err := newBroker(ctx, cfg, log)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/examples/internal/stage"
+	"github.com/millrace-go/millrace/internal/quietport"
 )
 
 // pushPath is where the consumers mount Pub/Sub's push requests.
@@ -29,7 +30,7 @@ type push struct {
 func startBalancer(ctx context.Context, consumers int) (*push, func(), error) {
 	p := &push{}
 	for range consumers {
-		address, err := stage.FreeAddress(ctx)
+		address, err := quietport.Address(ctx)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/internal/quietport"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
 )
@@ -26,10 +27,8 @@ func TestNewAndClose(t *testing.T) {
 // One broker that answers is enough; none is an error that names each.
 func TestNewWithoutBroker(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	nobody, err := quietport.Address(t.Context())
 	require.NoError(t, err)
-	nobody := listener.Addr().String()
-	require.NoError(t, listener.Close())
 
 	connect(t, kafka.Config{Brokers: append([]string{nobody}, brokers(t)...)})
 	_, err = kafka.New(t.Context(), kafka.Config{Brokers: []string{nobody}})

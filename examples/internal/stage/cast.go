@@ -25,8 +25,9 @@ const (
 // Cast runs the parts: as processes that are restarted when they end, or as goroutines on the memory broker.
 type Cast struct {
 	Counts  Counts
-	Kills   map[string]int // by role; read it only when nothing is killed any more
-	start   func(role string, number int, told io.Writer) (*role.Process, error)
+	Kills   map[string]int                    // by role; read it only when nothing is killed any more
+	config  func(role string, number int) any // of a process
+	logs    io.Writer
 	play    func(ctx context.Context, role string, number int) error // nil: the parts are processes
 	stage   *Stage
 	memory  *transport.Memory
@@ -47,16 +48,17 @@ type slot struct {
 	killed  bool
 }
 
-// NewProcesses returns an empty cast whose parts are processes that start starts. The caller must call Close.
-func NewProcesses(ctx context.Context, start func(role string, number int, told io.Writer) (*role.Process, error)) *Cast {
-	c := &Cast{Kills: map[string]int{}, start: start, failed: make(chan error, 1)}
+// NewProcesses returns an empty cast whose parts are processes. They log to logs, and config returns the configuration of each. The
+// caller must call Close.
+func NewProcesses(ctx context.Context, logs io.Writer, config func(role string, number int) any) *Cast {
+	c := &Cast{Kills: map[string]int{}, config: config, logs: logs, failed: make(chan error, 1)}
 	c.ctx, c.stop = context.WithCancel(ctx)
 	return c
 }
 
 // NewGoroutines returns an empty cast whose parts run in this process, where nothing can be killed.
 func NewGoroutines(ctx context.Context, play func(ctx context.Context, role string, number int) error) *Cast {
-	c := NewProcesses(ctx, nil)
+	c := NewProcesses(ctx, nil, nil)
 	c.play = play
 	return c
 }
@@ -69,10 +71,10 @@ func (s *Stage) NewCast(ctx context.Context, roles Roles) (c *Cast, err error) {
 		})
 		c.memory, err = transport.NewMemory(transport.MemoryConfig{})
 	} else {
-		c = NewProcesses(ctx, func(name string, number int, told io.Writer) (*role.Process, error) {
+		c = NewProcesses(ctx, s.logs, func(_ string, number int) any {
 			cfg := s.Config
 			cfg.Number = number
-			return role.Start(name, cfg, told, s.logs)
+			return cfg
 		})
 	}
 	c.stage = s
@@ -148,7 +150,7 @@ func (c *Cast) keep(s *slot) error {
 			continue
 		}
 		if crashes++; crashes == maxCrashes {
-			return fmt.Errorf("the process ended %d times by itself, at last with: %w; see its log with -v", crashes, err)
+			return fmt.Errorf("the process ended %d times by itself, at last with: %w; -v shows its log", crashes, err)
 		}
 		select {
 		case <-c.ctx.Done():
@@ -160,11 +162,14 @@ func (c *Cast) keep(s *slot) error {
 
 func (c *Cast) once(s *slot) (killed bool, err error) {
 	s.up.Store(nil)
-	process, err := c.start(s.role, s.number, &lines{each: func(what string) {
+	told := &lines{each: func(what string) {
 		now := time.Now()
 		s.up.CompareAndSwap(nil, &now)
 		c.Counts.Add(what)
-	}})
+	}}
+	said := "it said nothing"
+	log := io.MultiWriter(c.logs, &lines{each: func(line string) { said = line }})
+	process, err := role.Start(s.role, c.config(s.role, s.number), told, log)
 	if err != nil {
 		return false, err
 	}
@@ -173,7 +178,9 @@ func (c *Cast) once(s *slot) (killed bool, err error) {
 	s.mu.Unlock()
 	select {
 	case <-process.Ended():
-		err = process.Err()
+		if err = process.Err(); err != nil {
+			err = fmt.Errorf("%w: %s", err, said)
+		}
 	case <-c.ctx.Done():
 		err = process.Stop(stopTimeout)
 	}

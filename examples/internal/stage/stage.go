@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/internal/quietport"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -111,7 +111,7 @@ func (s *Stage) setUp(ctx context.Context, set Setting) error {
 		return err
 	}
 	for range set.Addresses {
-		address, err := FreeAddress(ctx)
+		address, err := quietport.Address(ctx)
 		if err != nil {
 			return err
 		}
@@ -141,15 +141,6 @@ func Tables(sql string, migrations ...func(ctx context.Context, db pgtx.DB, sche
 		_, err := pool.Exec(ctx, sql)
 		return err
 	}
-}
-
-// FreeAddress returns a free address on loopback.
-func FreeAddress(ctx context.Context) (string, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // NewPool connects to the schema.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -20,9 +21,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/role"
 )
 
-func TestMain(m *testing.M) { devtest.Main(m) }
+func TestMain(m *testing.M) {
+	if role.Name() != "" {
+		os.Exit(role.Play(func(context.Context, string, <-chan string) error { return errors.New("the address is in use") }))
+	}
+	devtest.Main(m)
+}
+
+func TestAPartThatEndsByItselfSaysWhy(t *testing.T) {
+	t.Parallel()
+	c := NewProcesses(t.Context(), io.Discard, func(string, int) any { return "" })
+	defer c.Close()
+	c.Start("consumer", 1)
+	require.ErrorContains(t, c.Await(t.Context(), "a line", 1), "consumer: the process ended 20 times by itself, at last with: exit status 2: consumer: the address is in use")
+}
 
 // Names that differ in their last digits only were all chosen, or none, when the hash was FNV: a share of 5 % was none.
 func TestChosenIsAShare(t *testing.T) {

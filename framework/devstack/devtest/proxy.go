@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/millrace-go/millrace/internal/quietport"
 )
 
 // Proxy is the network between a client and a server. It forwards everything until a fault is switched on. All methods may be called
@@ -40,7 +42,7 @@ type packet struct {
 // NewProxy returns a proxy in front of the server at target. It ends with the test.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	p := &Proxy{target: target, address: "127.0.0.1:0", stop: make(chan struct{}), links: map[*link]struct{}{}, open: make(chan struct{})}
+	p := &Proxy{target: target, stop: make(chan struct{}), links: map[*link]struct{}{}, open: make(chan struct{})}
 	close(p.open)
 	if err := p.Accept(); err != nil {
 		t.Fatalf("start a proxy: %v", err)
@@ -92,13 +94,20 @@ func (p *Proxy) Accept() error {
 	if p.listener != nil {
 		return nil
 	}
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", p.address)
+	l, err := p.listen()
 	if err != nil {
 		return err
 	}
 	p.listener, p.address = l, l.Addr().String()
 	p.running.Go(func() { p.serve(l) })
 	return nil
+}
+
+func (p *Proxy) listen() (net.Listener, error) {
+	if p.address == "" { // for the first time
+		return quietport.Listen(context.Background())
+	}
+	return (&net.ListenConfig{}).Listen(context.Background(), "tcp", p.address)
 }
 
 // Freeze makes a black hole: no packet passes, and neither side gets an error.

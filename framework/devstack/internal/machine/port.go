@@ -3,10 +3,10 @@ package machine
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net"
-	"strconv"
 	"strings"
+
+	"github.com/millrace-go/millrace/internal/quietport"
 )
 
 // ErrPortTaken is wrapped by the error of a service that could not bind its port, because another process had taken it.
@@ -22,20 +22,13 @@ func FreePort() (int, error) {
 	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
 }
 
-// QuietPort returns a free port below the range of ephemeral ports. A server that will be down for a while needs one: otherwise a
-// connection may take its port meanwhile, or a client that tries to reach it may connect to itself.
+// QuietPort is FreePort for a server that will be down for a while and return.
 func QuietPort() (int, error) {
-	const first, last = 15_000, 32_000
-	var err error
-	for range 100 {
-		var listener net.Listener
-		port := first + rand.IntN(last-first)
-		listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			return port, listener.Close()
-		}
+	listener, err := quietport.Listen(context.Background())
+	if err != nil {
+		return 0, err
 	}
-	return 0, err
+	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
 }
 
 // SaysPortTaken recognizes EADDRINUSE in a service's log. PostgreSQL and the JVM both print the C library's text, which is English
