@@ -69,12 +69,13 @@ func (s *subscriber) pass(ctx context.Context, in <-chan *message.Message, out c
 	defer settling.Wait()
 	for msg := range in {
 		t.begin()
+		delivery := msg.Context() // whoever has the message may change its context
 		settling.Go(func() {
 			defer t.end()
 			select {
 			case <-msg.Acked():
 			case <-msg.Nacked():
-			case <-msg.Context().Done(): // the broker has given up on it
+			case <-delivery.Done(): // the broker has given up on it
 			}
 		})
 		select {
