@@ -108,20 +108,15 @@ func (q *request) confirm(a action, form url.Values, problem string, status int)
 			page.Hidden = append(page.Hidden, mask.Header{Name: name, Value: value})
 		}
 	}
-	page.Hidden = append(page.Hidden, mask.Header{Name: "expected", Value: expected(p.N)}, mask.Header{Name: "seen", Value: p.Seen})
+	page.Hidden = append(page.Hidden, mask.Header{Name: "expected", Value: act.Expected(p.N)}, mask.Header{Name: "seen", Value: p.Seen})
 	q.render(status, "page_confirm.html", p.Verb, "", page)
 	return nil
 }
 
-// expected is a number of events as a form has it: with "+" if counting stopped early.
-func expected(n outboxadmin.Count) string { return strings.ReplaceAll(format.Count(n), ",", "") }
-
 // differs returns how what a form has confirmed differs from the plan of now, or "".
 func (p plan) differs(form url.Values) string {
-	if before := form.Get("expected"); before != expected(p.N) {
-		digits, atLeast := strings.CutSuffix(before, "+")
-		n, _ := strconv.ParseInt(digits, 10, 64) // a wrong number differs, too
-		return format.Count(outboxadmin.Count{N: n, AtLeast: atLeast}) + " became " + format.Count(p.N) + " meanwhile."
+	if other := act.NumberDiffers(form, p.N); other != "" {
+		return other
 	}
 	if form.Get("seen") != p.Seen {
 		return cmp.Or(p.Changed, "The same number of events matches, but they are not the same events as before.")
@@ -177,7 +172,11 @@ func (q *request) act() error {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("it did not end within %s: what the audit tells has changed, and nothing else. The command has no limit of time: %s", q.cfg.ActTimeout, p.Command)
 		}
-		return q.confirm(a, form, "It failed: "+format.Error(err), http.StatusInternalServerError)
+		failed := "It failed: " + format.Error(err)
+		if err := q.confirm(a, form, failed, http.StatusInternalServerError); err != nil { // it says nothing of what the action has done
+			q.render(http.StatusInternalServerError, "page_error.html", "Error", "", failed)
+		}
+		return nil
 	}
 	q.cfg.Logger.InfoContext(ctx, "console action", "action", q.r.PathValue("action"), "user", q.user, "outcome", done.Headline)
 	if done.Page != "" {
@@ -188,8 +187,8 @@ func (q *request) act() error {
 	return nil
 }
 
-// maxNote bounds the length of a note, in characters.
-const maxNote = 500
+// maxNote bounds the length of a note, in characters. In UTF-8 it may not be longer than the 1,000 bytes that a decision about an effect takes.
+const maxNote = 250
 
 // maxAtOnce is how many events an action that does not last may change: more would not end within ActTimeout.
 const maxAtOnce = 50_000

@@ -22,7 +22,7 @@ func planReplay(q *request, f url.Values) (plan, error) {
 	at := replays.PaceOf(f, replays.Usual)
 	p, err := q.planDead(f, act.Replayable, "replay", at.Flags()...)
 	for _, name := range replays.Beside(q.replays(false), act.Selected(filter.FromQuery(f), act.Replayable)) {
-		p.Warning = strings.TrimSpace(p.Warning + " " + name + " is running and may also replay some of these events.")
+		p.Warning = replays.Warn(p.Warning, name)
 		p.Seen, p.Changed = p.Seen+" "+name, "A replay has started, or other events match now."
 	}
 	if p.N.N > 1 || p.N.AtLeast {

@@ -120,6 +120,7 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 		return p, err
 	}
 	p.N = sample.Selected
+	p.Seen, p.Changed = replays.Newest(q.snapshot().Archived), "A replay has begun meanwhile."
 	many := format.AtLeast(p.N)
 	for _, t := range sample.Topics[:min(len(sample.Topics), 10)] {
 		p.Lines = append(p.Lines, act.Line{N: t.Events, Text: t.Topic})
@@ -130,6 +131,7 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 	if p.N.AtLeast {
 		p.Of, p.Danger, p.Warning = "of the newest in this time", true, notCounted
 	}
+	p.Warning = replays.Warn(p.Warning, replays.BesideArchived(q.archiveReplays(false), a.ArchiveSelection)...)
 	p.Question, p.Verb = "Replay "+many+" archived "+words.Pick(p.N.N, "event?", "events?"), "Replay "+many+" "+words.Pick(p.N.N, "event", "events")
 	p.Explain = "They get into the outbox again, with the IDs that they had, and relays send them. Consumers ignore what they have processed. New events of a key may come before its replayed ones."
 	to := strings.TrimSpace(f.Get("to"))

@@ -46,6 +46,23 @@ func TestLiveInABrowser(t *testing.T) {
 	assert.Empty(t, b.wrong())
 }
 
+// A page that began without any dead letter has no list that could change.
+func TestTheFirstDeadLetterInABrowser(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	b := s.tab(t)
+	b.open("/dead")
+	b.shows("No dead letters.")
+	s.fail()
+	b.shows("2 match")
+	b.mark()
+	s.exec(`delete from {schema}.claim_failed where event_id = 'e1'`)
+	b.shows("1 match")
+	b.shows("Replay 1 …")
+	assert.True(t, b.marked(), "its parts are the same")
+	assert.Empty(t, b.wrong())
+}
+
 // A part of a page stays as it is while somebody works in it, and is brought up to date when he leaves it, though nothing changes any more.
 func TestAPartThatSomebodyLeavesInABrowser(t *testing.T) {
 	t.Parallel()

@@ -269,19 +269,21 @@ func (c *Console) Close() {
 
 func (c *Console) routes() http.Handler {
 	mux := http.NewServeMux()
+	home := c.page(func(q *request) error {
+		http.Redirect(q.w, q.r, c.cfg.Prefix+"/"+q.db.Name+"/", http.StatusSeeOther)
+		return nil
+	})
 	if len(c.cfg.Databases) > 1 {
 		mux.HandleFunc("GET /{$}", c.all((*request).fleet))
 		mux.HandleFunc("GET /"+assets.Folder+"/live", c.all((*request).liveFleet))
 	} else {
 		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, c.cfg.Prefix+"/"+c.cfg.Databases[0].Name+"/", http.StatusSeeOther)
+			r.SetPathValue("db", c.cfg.Databases[0].Name)
+			home(w, r)
 		})
 	}
 	// Without this route the mux would redirect to a path without the prefix.
-	mux.HandleFunc("/{db}", c.page(func(q *request) error {
-		http.Redirect(q.w, q.r, c.cfg.Prefix+"/"+q.db.Name+"/", http.StatusSeeOther)
-		return nil
-	}))
+	mux.HandleFunc("/{db}", home)
 	for _, file := range []string{"console.css", "console.js", "wheel.svg"} {
 		mux.HandleFunc("GET /"+assets.Folder+"/"+file, assets.Static(file))
 	}

@@ -185,6 +185,24 @@ func TestASecondReplayOfTheSameEventsIsAskedAgain(t *testing.T) {
 	assert.Equal(t, 2, s.count(`select count(*) from {schema}.claim_replay`))
 }
 
+// The archive does not change when it is replayed, so the number of events says nothing.
+func TestASecondReplayOfTheArchiveIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.archived("order.placed", 3)
+	ada := s.form(s.get(http.StatusOK, "/do/archive-replay"))
+	ada.Set("rate", "1")
+	s.post(http.StatusOK, "/do/archive-replay", ada)
+	page := s.post(http.StatusConflict, "/do/archive-replay", ada)
+	assert.Contains(t, text(page), "A replay has begun meanwhile. Nothing was changed.")
+	assert.Contains(t, text(page), "Replay 1 of the archive is running and may also replay some of these events.")
+	assert.Equal(t, 1, s.count(`select count(*) from {schema}.outbox_audit where action = 'replay'`))
+	again := s.form(page)
+	again.Set("rate", "1")
+	s.post(http.StatusOK, "/do/archive-replay", again) // who has read that may
+	assert.Equal(t, 2, s.count(`select count(*) from {schema}.outbox_audit where action = 'replay'`))
+}
+
 // A decision that no relay has carried out is seen, and is not overwritten unseen.
 func TestADecisionThatWaitsForARelayIsSeen(t *testing.T) {
 	t.Parallel()

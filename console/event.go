@@ -61,7 +61,7 @@ func (q *request) event() error {
 // explained returns what is known about the event. Its ID may be abbreviated. If the tables are too large to tell what the text
 // abbreviates, it may still be the ID of an event.
 func (q *request) explained(asked string) (explain.Explanation, error) {
-	id, err := read(q, "event ID "+asked, freshID, func(ctx context.Context, db *database) (string, error) {
+	id, err := read(q, "ID of event "+asked, freshID, func(ctx context.Context, db *database) (string, error) {
 		id, err := explain.Search(ctx, db.Pool, db.Schema, asked, eventPatience)
 		if errors.Is(err, explain.ErrNotSearched) {
 			return "", nil // a result, so that an open page does not search again each time

@@ -90,7 +90,9 @@ func (q *request) fleet(granted []*request) {
 			p.Pending = plus(p.Pending, m.Outbox.Pending)
 		}
 		p.Dead, p.Doubtful = plus(p.Dead, m.Dead), plus(p.Doubtful, m.InDoubt)
-		p.Dead.AtLeast, p.Doubtful.AtLeast = p.Dead.AtLeast || m.Errors["consumers"] != "", p.Doubtful.AtLeast || m.Errors["effects"] != ""
+		unknown := func(part string) bool { return m.Now.IsZero() || m.Errors[part] != "" }
+		p.Pending.AtLeast = p.Pending.AtLeast || unknown("outbox")
+		p.Dead.AtLeast, p.Doubtful.AtLeast = p.Dead.AtLeast || unknown("consumers"), p.Doubtful.AtLeast || unknown("effects")
 	}
 	p.Verdict = figures.Verdict{State: "done", Text: "Everything flows.", More: "Nothing waits for a person in any database."}
 	if trouble > 0 {

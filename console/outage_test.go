@@ -189,6 +189,16 @@ func TestDatabaseThatDoesNotAnswerInTime(t *testing.T) {
 	assert.Contains(t, comes("The checks did not end. The database did not answer in time."), "2 dead letters with 1 different error")
 }
 
+// The last check has found nothing. That says nothing while the database does not answer.
+func TestNothingFlowsWhileTheDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	s, away := openFrail(t)
+	s.tells("/", "Everything flows.")
+	away(true)
+	s.tells("/", "The database does not answer. What is shown was so before.")
+	assert.NotContains(t, text(s.get(http.StatusOK, "/")), "Everything flows.")
+}
+
 // The answer to a form stays as it is: a page that is live asks for itself again, and at this address there would be no page.
 func TestAnswerToAFormIsNotLive(t *testing.T) {
 	t.Parallel()

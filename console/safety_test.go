@@ -54,6 +54,12 @@ func TestLoopbackAlone(t *testing.T) {
 		rights, _ = console.Loopback(console.Look, "")(r)
 		assert.Zero(t, rights, "nginx sends no header by itself, and speaks HTTP/1.0 before its version 1.29.7: %+v", c)
 	}
+	for name, values := range map[string][]string{"X-Forwarded-For": {""}, "Forwarded": {"", "for=10.0.0.1"}, "X-Forwarded-Proto": {"https"}, "X-Envoy-Internal": {"true"}} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+		r.RemoteAddr, r.Host, r.Header[name] = "127.0.0.1:1", "localhost", values
+		rights, _ := console.Loopback(console.Look, "")(r)
+		assert.Zero(t, rights, name)
+	}
 	s := open(t, 0, func(c *console.Config) { c.Authorize = nil })
 	s.fail()
 	assert.Contains(t, text(s.get(http.StatusOK, "/dead")), "You may look. To act, ask for the right to act.")
@@ -380,4 +386,17 @@ func TestConfiguration(t *testing.T) {
 	} {
 		assert.ErrorContains(t, err, says)
 	}
+}
+
+// Who may not look is not even told the name of the database.
+func TestTheRootTellsNothing(t *testing.T) {
+	t.Parallel()
+	s := open(t, 0)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.server.URL+"/console/", nil)
+	require.NoError(t, err)
+	answer, err := http.DefaultTransport.RoundTrip(r) // which follows no redirect
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	assert.Equal(t, http.StatusForbidden, answer.StatusCode)
+	assert.Empty(t, answer.Header.Get("Location"))
 }

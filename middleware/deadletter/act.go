@@ -116,10 +116,14 @@ func (a action) all(ctx context.Context, db pgtx.DB, schema string, s Selection,
 		return r, err
 	}
 	var upTo int64
+	var began time.Time
 	err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
-		upTo, r.Others, err = a.begin(ctx, tx, schema, s)
+		upTo, began, r.Others, err = a.begin(ctx, tx, schema, s)
 		return err
 	})
+	if !slices.Contains(s.States, "retrying") && (s.Until.IsZero() || began.Before(s.Until)) {
+		s.Until = began // an event that is retried may become dead meanwhile: nobody has selected it
+	}
 	for above := int64(0); err == nil && above < upTo; {
 		next, last := r, upTo
 		err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
@@ -139,10 +143,10 @@ func (a action) administer(ctx context.Context, db pgtx.DB, schema string, f fun
 	return administer(ctx, db, schema, a.name+" failed events", f, pgtx.Isolation(pgx.ReadCommitted))
 }
 
-// begin returns the ID of the latest failed event, and counts the events that fit the selection but for their state.
-func (a action) begin(ctx context.Context, tx pgx.Tx, schema string, s Selection) (upTo int64, others map[string]int, err error) {
-	if err := tx.QueryRow(ctx, query("newest", schema), 0).Scan(&upTo, nil); err != nil {
-		return 0, nil, err
+// begin returns the ID of the latest failed event, and the server's time, and counts the events that fit the selection but for their state.
+func (a action) begin(ctx context.Context, tx pgx.Tx, schema string, s Selection) (upTo int64, now time.Time, others map[string]int, err error) {
+	if err := tx.QueryRow(ctx, query("newest", schema), 0).Scan(&upTo, &now); err != nil {
+		return 0, now, nil, err
 	}
 	states := s.States
 	s.States = slices.DeleteFunc(slices.Clone(allStates), func(state string) bool { return slices.Contains(states, state) })
@@ -150,7 +154,7 @@ func (a action) begin(ctx context.Context, tx pgx.Tx, schema string, s Selection
 	if len(others) == 0 {
 		others = nil
 	}
-	return upTo, others, err
+	return upTo, now, others, err
 }
 
 // step applies the action to the next events, at most limit, and returns the ID of the last one.

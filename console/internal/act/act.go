@@ -7,13 +7,16 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/millrace-go/millrace/console/internal/figures"
+	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/jobs"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 // Database is a database that people act on.
@@ -70,4 +73,18 @@ func Resolve(ctx context.Context, db *Database, f url.Values, by operator.By) (O
 func Forget(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	e, err := idempotencykey.Forget(ctx, db.Pool, db.Schema, f.Get("id"), idempotencykey.By{Actor: by.Actor, Note: by.Note})
 	return Outcome{Headline: "The answer to " + e.Request + " with the key " + e.Key + " was forgotten.", Back: "/keys"}, err
+}
+
+// Expected is a number of events as a form has it: with "+" if counting stopped early.
+func Expected(n outboxadmin.Count) string { return strings.ReplaceAll(format.Count(n), ",", "") }
+
+// NumberDiffers returns how the number that a form has confirmed differs from n, or "".
+func NumberDiffers(form url.Values, n outboxadmin.Count) string {
+	before := form.Get("expected")
+	if before == Expected(n) {
+		return ""
+	}
+	digits, atLeast := strings.CutSuffix(before, "+")
+	confirmed, _ := strconv.ParseInt(digits, 10, 64) // a wrong number differs, too
+	return format.Count(outboxadmin.Count{N: confirmed, AtLeast: atLeast}) + " became " + format.Count(n) + " meanwhile."
 }

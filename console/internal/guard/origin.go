@@ -10,8 +10,9 @@ import (
 
 // FromThisMachine reports whether a request is from this machine and for this machine, and does not look as if a proxy has forwarded it.
 func FromThisMachine(r *http.Request) bool {
-	for _, header := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"} {
-		if r.Header.Get(header) != "" {
+	for name := range r.Header { // also without a value, which a client may send through a proxy that adds another one
+		switch {
+		case name == "Forwarded", name == "Via", name == "X-Real-Ip", strings.HasPrefix(name, "X-Forwarded-"), strings.HasPrefix(name, "X-Envoy-"):
 			return false
 		}
 	}

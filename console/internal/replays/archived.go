@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/millrace-go/millrace/console/internal/format"
@@ -32,6 +33,37 @@ func (r Archived) Link() string { return ArchivePage(r.ID) }
 // OutOf returns how many events the replay has, as far as that is known.
 func (r Archived) OutOf() string {
 	return format.AtLeast(outboxadmin.Count{N: r.Total, AtLeast: r.Selected.AtLeast})
+}
+
+// Warn adds to a warning that these replays are running.
+func Warn(warning string, beside ...string) string {
+	for _, name := range beside {
+		warning = strings.TrimSpace(warning + " " + name + " is running and may also replay some of these events.")
+	}
+	return warning
+}
+
+// Newest returns the name of the replay that was begun last.
+func Newest(all []outboxadmin.ReplayStatus) string {
+	last := Archived{}
+	for _, r := range all {
+		if r.ID > last.ID {
+			last.ReplayStatus = r
+		}
+	}
+	return last.Name() // that of no replay if there is none
+}
+
+// BesideArchived returns the names of those running replays that may take selected events of the archive.
+func BesideArchived(running []Archived, selected outboxadmin.ArchiveSelection) (names []string) {
+	for _, r := range running {
+		s := r.Selection
+		if (s.Topic == "" || selected.Topic == "" || s.Topic == selected.Topic) && (s.Key == "" || selected.Key == "" || s.Key == selected.Key) &&
+			(s.Until.IsZero() || selected.Since.Before(s.Until)) && (selected.Until.IsZero() || s.Since.Before(selected.Until)) {
+			names = append(names, r.Name())
+		}
+	}
+	return names
 }
 
 // ArchivePage returns the path of the page of an archive's replay, below the database's base.

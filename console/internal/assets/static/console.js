@@ -21,12 +21,18 @@
     }
   };
 
+  const shape = (page) => [...page.querySelectorAll("[data-part]")].map((part) => part.id).join();
+  const inUse = () => document.activeElement !== document.body && document.getElementById("main").contains(document.activeElement);
+
   const refresh = async () => {
     if (running) { again = true; return; }
     running = true;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin", signal: AbortSignal.timeout(10000) });
-      swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (answer.status < 500 && shape(page) !== shape(document) && !inUse()) { location.reload(); return; } // it has other parts now, such as the first row
+      swap(page);
+      if (answer.status >= 500) throw answer.status; // what the page lists is old
       missed = 0;
     } catch { // an answer may be lost although the stream goes on
       if (++missed > 1) lost.hidden = false;
@@ -52,7 +58,6 @@
   const setPaused = (to) => {
     paused = to;
     pause.classList.toggle("off", paused);
-    pause.setAttribute("aria-pressed", String(paused));
     pauseText.textContent = paused ? "Paused" : "Live";
     if (!paused && waiting) { waiting = 0; refresh(); }
   };
@@ -129,8 +134,8 @@
     const field = e.target.closest("input, textarea, select");
     if (e.key === "Escape" && field) { field.blur(); return; }
     if (field || e.ctrlKey || e.metaKey || e.altKey || keys.open) return;
-    if (e.key === "?") { keys.showModal(); e.preventDefault(); return; }
     if (off()) return;
+    if (e.key === "?") { keys.showModal(); e.preventDefault(); return; }
     if (going) {
       going = false;
       if (pages[e.key] && base) { location.href = base + pages[e.key]; e.preventDefault(); }
