@@ -87,7 +87,7 @@ func dropSlot(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
 	defer cancel()
 	_, err := pool.Exec(ctx, `select pg_drop_replication_slot(slot_name) from pg_replication_slots where starts_with(slot_name, $1)`, schema+"_")
-	_, dropped := pool.Exec(ctx, `drop publication if exists `+schema+`_outbox, `+schema+`_outbox_log`)
+	_, dropped := pool.Exec(ctx, `drop publication if exists `+schema+`_outbox, `+schema+`_outbox_landing`)
 	return errors.Join(err, dropped)
 }
 

@@ -46,5 +46,5 @@ func TestStoreLogOfAService(t *testing.T) {
 		return err == nil
 	})
 	assert.Equal(t, "hello", next(t, handled))
-	assert.Equal(t, 1, w.get(`select count(*) from {s}.outbox_log where landed > '0/0'`))
+	assert.Equal(t, 1, w.get(`select count(*) from {s}.outbox_landing where landed > '0/0'`))
 }

@@ -84,7 +84,7 @@ func TestEventsOfTheLogStorm(t *testing.T) {
 		}
 	}()
 	eventually(t, "there is a slot", func() (exists bool) {
-		require.NoError(t, l.pool.QueryRow(ctx, `select exists (select from landing.outbox_log where landed is not null)`).Scan(&exists))
+		require.NoError(t, l.pool.QueryRow(ctx, `select exists (select from landing.outbox_landing where landed is not null)`).Scan(&exists))
 		return exists
 	})
 	stop := l.emitOn()
@@ -136,7 +136,7 @@ func TestEventsOfTheLogStorm(t *testing.T) {
 	assert.Zero(t, doubled)
 	assert.Zero(t, c.inversions, "overtaken events")
 	var cuts int
-	require.NoError(t, l.pool.QueryRow(ctx, `select cuts from landing.outbox_log`).Scan(&cuts))
+	require.NoError(t, l.pool.QueryRow(ctx, `select cuts from landing.outbox_landing`).Scan(&cuts))
 	assert.Zero(t, cuts)
 }
 
@@ -177,7 +177,7 @@ func testEventsOfTheLogAtAFailover(t *testing.T, synchronizes bool) {
 	if synchronizes {
 		eventually(t, "the standby has the slot", func() (exists bool) {
 			l.exec(`select pg_log_standby_snapshot()`)
-			require.NoError(t, replica.QueryRow(ctx, `select exists (select from pg_replication_slots where slot_name = (select slot from landing.outbox_log) and not temporary)`).Scan(&exists))
+			require.NoError(t, replica.QueryRow(ctx, `select exists (select from pg_replication_slots where slot_name = (select slot from landing.outbox_landing) and not temporary)`).Scan(&exists))
 			return exists
 		})
 	}
@@ -196,7 +196,7 @@ func testEventsOfTheLogAtAFailover(t *testing.T, synchronizes bool) {
 	published(500)
 	stop()
 	var cuts int
-	require.NoError(t, l.pool.QueryRow(ctx, `select cuts from landing.outbox_log`).Scan(&cuts))
+	require.NoError(t, l.pool.QueryRow(ctx, `select cuts from landing.outbox_landing`).Scan(&cuts))
 	if !synchronizes {
 		assert.Equal(t, 1, cuts, "events may be lost, and it says so")
 		assert.EqualValues(t, 1, outbox.LandingStatus(relay).Cuts)

@@ -209,7 +209,7 @@ func TestEventsOfTheLog(t *testing.T) {
 	stop()
 
 	confirmed := func() (confirmed bool) {
-		require.NoError(t, l.pool.QueryRow(ctx, `select confirmed_flush_lsn >= landed from pg_replication_slots join landing.outbox_log on slot_name = slot`).Scan(&confirmed))
+		require.NoError(t, l.pool.QueryRow(ctx, `select confirmed_flush_lsn >= landed from pg_replication_slots join landing.outbox_landing on slot_name = slot`).Scan(&confirmed))
 		return confirmed
 	}
 	_, stop = l.relay(l.pool, broker)
@@ -278,12 +278,12 @@ func TestEventsOfTheLogAndKilledRelays(t *testing.T) {
 	broker := newDeliveries(t)
 	broker.dsn = server.DSN()
 	confirmed := func() (all bool) {
-		require.NoError(t, l.pool.QueryRow(ctx, `select confirmed_flush_lsn >= landed from pg_replication_slots join landing.outbox_log on slot_name = slot`).Scan(&all))
+		require.NoError(t, l.pool.QueryRow(ctx, `select confirmed_flush_lsn >= landed from pg_replication_slots join landing.outbox_landing on slot_name = slot`).Scan(&all))
 		return all
 	}
 	process := broker.relay(l.schema, lands)
 	slot := func() (exists bool) {
-		require.NoError(t, l.pool.QueryRow(ctx, `select exists (select from landing.outbox_log where landed is not null)`).Scan(&exists))
+		require.NoError(t, l.pool.QueryRow(ctx, `select exists (select from landing.outbox_landing where landed is not null)`).Scan(&exists))
 		return exists
 	}
 	eventually(t, "there is a slot", slot)
@@ -375,9 +375,9 @@ func TestEventsOfTheLogWithTwoRelays(t *testing.T) {
 func TestEventsOfTheLogWhoseSlotIsLost(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(l *landed){
-		"dropped": func(l *landed) { l.exec(`select pg_drop_replication_slot(slot) from landing.outbox_log`) },
+		"dropped": func(l *landed) { l.exec(`select pg_drop_replication_slot(slot) from landing.outbox_landing`) },
 		"advanced": func(l *landed) {
-			l.exec(`select pg_replication_slot_advance(slot, pg_current_wal_flush_lsn()) from landing.outbox_log`)
+			l.exec(`select pg_replication_slot_advance(slot, pg_current_wal_flush_lsn()) from landing.outbox_landing`)
 		},
 		"invalidated": func(l *landed) {
 			l.exec(`alter system set max_slot_wal_keep_size = '1MB'`, `select pg_reload_conf()`)
@@ -411,7 +411,7 @@ func TestEventsOfTheLogWhoseSlotIsLost(t *testing.T) {
 			assert.EqualValues(t, 1, outbox.LandingStatus(relay).Cuts)
 			assert.Contains(t, l.log.String(), "a part of the log is lost")
 			cut := func() (cuts int, within bool, reason string) {
-				require.NoError(t, l.pool.QueryRow(t.Context(), `select cuts, cut_from < cut_to and cut_to <= landed and cut_at > now() - interval '5 minutes', cut_reason from landing.outbox_log`).Scan(&cuts, &within, &reason))
+				require.NoError(t, l.pool.QueryRow(t.Context(), `select cuts, cut_from < cut_to and cut_to <= landed and cut_at > now() - interval '5 minutes', cut_reason from landing.outbox_landing`).Scan(&cuts, &within, &reason))
 				return cuts, within, reason
 			}
 			cuts, within, reason := cut()
@@ -440,15 +440,17 @@ func TestEventsOfTheLogWithoutItsPublication(t *testing.T) {
 	l.commit("k", "1")
 	l.settled(broker)
 	stop()
-	l.exec(`drop publication landing_outbox_log`)
+	l.exec(`drop publication landing_outbox_landing`)
 	l.commit("k", "2")
 	relay, stop = l.relay(l.pool, broker)
 	defer stop()
-	told := func() bool { return strings.Contains(l.log.String(), "the publication landing_outbox_log was dropped") }
+	told := func() bool {
+		return strings.Contains(l.log.String(), "the publication landing_outbox_landing was dropped")
+	}
 	eventually(t, "the event is published, or the reason is told", func() bool { return broker.count() == 2 || told() })
 	if told() {
 		eventually(t, "the slot is dropped", func() bool {
-			_, err := l.pool.Exec(t.Context(), `select pg_drop_replication_slot(slot) from landing.outbox_log`)
+			_, err := l.pool.Exec(t.Context(), `select pg_drop_replication_slot(slot) from landing.outbox_landing`)
 			return err == nil
 		})
 		eventually(t, "it goes on", func() bool { return outbox.LandingStatus(relay).Cuts == 1 })

@@ -42,7 +42,7 @@ func (f *fixture) intoTheLog() *outbox.Publisher {
 
 // logSlot is the name of the slot that keeps the log.
 func (f *fixture) logSlot() (name string) {
-	require.NoError(f.t, f.pool.QueryRow(f.t.Context(), `select `+f.schema+`.outbox_log_slot()`).Scan(&name))
+	require.NoError(f.t, f.pool.QueryRow(f.t.Context(), `select `+f.schema+`.outbox_landing_slot()`).Scan(&name))
 	return name
 }
 
@@ -334,7 +334,7 @@ func TestEventsOfTheLogCostNoRow(t *testing.T) {
 			}))
 		}
 		wal = float64(position()-before) / events
-		require.NoError(t, f.pool.QueryRow(t.Context(), `select sum(pg_relation_size(oid)) from pg_class where relnamespace = $1::regnamespace and relname in ('outbox', 'outbox_log')`, f.schema).Scan(&pages))
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select sum(pg_relation_size(oid)) from pg_class where relnamespace = $1::regnamespace and relname in ('outbox', 'outbox_landing')`, f.schema).Scan(&pages))
 		return wal, pages
 	}
 	wal, pages := cost(f.publisher)

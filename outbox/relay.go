@@ -291,7 +291,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 		r.source = wal.NewReader(r.reader, r.log.Buffer, r.wakes)
 	}
 	if cfg.Store == Log {
-		r.landing = landing.New(store.NewLog(pool, schema, id, cfg.LeaseTTL), schema, cfg.LeaseTTL, cfg.Logger)
+		r.landing = landing.New(store.NewLanding(pool, schema, id, cfg.LeaseTTL), schema, cfg.LeaseTTL, cfg.Logger)
 	}
 	return r, nil
 }

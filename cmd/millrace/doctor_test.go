@@ -164,7 +164,7 @@ var troubles = map[string]func(x *explained){
 	},
 	"log not landed": func(x *explained) {
 		slot := func() (is bool) {
-			err := x.pool.QueryRow(x.t.Context(), `select exists (select from pg_replication_slots where slot_name = `+x.schema+`.outbox_log_slot() and active and confirmed_flush_lsn is not null)`).Scan(&is)
+			err := x.pool.QueryRow(x.t.Context(), `select exists (select from pg_replication_slots where slot_name = `+x.schema+`.outbox_landing_slot() and active and confirmed_flush_lsn is not null)`).Scan(&is)
 			require.NoError(x.t, err)
 			return is
 		}
@@ -202,7 +202,7 @@ var troubles = map[string]func(x *explained){
 		}
 		rollback := begin(`select pg_current_xact_id()`)
 		end := run()
-		exists(`select from pg_replication_slots where slot_name = {schema}.outbox_log_slot() and confirmed_flush_lsn is null and active`)
+		exists(`select from pg_replication_slots where slot_name = {schema}.outbox_landing_slot() and confirmed_flush_lsn is null and active`)
 		assert.Contains(x.t, x.run(cli.ExitFailed, "doctor"), "\nNote: every role of the database may put events into the log")
 		revoke := documented(x.t, "do $$")
 		x.exec(`create role app; create role relay; create role nobody`)
@@ -218,11 +218,11 @@ var troubles = map[string]func(x *explained){
 		x.healthy()
 
 		rollback = begin(`lock table {schema}.outbox in share row exclusive mode`)
-		x.exec(`update {schema}.outbox_log set landed_at = now() - interval '2 minutes'`)
+		x.exec(`update {schema}.outbox_landing set landed_at = now() - interval '2 minutes'`)
 		x.finds("log", `^a relay reads the log, but has landed nothing since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$`)
 		assert.Regexp(x.t, `(?m)^log      read by a relay that last landed events 2m\S* ago .*: millrace doctor$`, x.run(cli.ExitOK, "outbox", "status"))
 		rollback()
-		exists(`select from {schema}.outbox_log where landed_at > now() - interval '1 minute'`)
+		exists(`select from {schema}.outbox_landing where landed_at > now() - interval '1 minute'`)
 		x.healthy()
 		assert.Regexp(x.t, `(?m)^log      read by a relay, .* behind; events in there are not counted here$`, x.run(cli.ExitOK, "outbox", "status"))
 		x.exec(`alter system set max_slot_wal_keep_size = '10GB'`)
@@ -245,7 +245,7 @@ var troubles = map[string]func(x *explained){
 		assert.Regexp(x.t, `(?m)^log      no relay reads it; events may be in .* of it, which are not counted here$`, x.run(cli.ExitOK, "outbox", "status"))
 		assert.Regexp(x.t, `in the write-ahead log, and no relay has made a\s+row of it yet`, x.run(cli.ExitFailed, "explain", id))
 
-		x.exec(`select pg_drop_replication_slot({schema}.outbox_log_slot())`)
+		x.exec(`select pg_drop_replication_slot({schema}.outbox_landing_slot())`)
 		f = x.finds("log", `^no slot keeps the events that publishers put into the log$`)
 		assert.Contains(x.t, f.Remedy, "delete from")
 		assert.Contains(x.t, x.run(cli.ExitOK, "outbox", "status"), "no slot keeps it, so publishers with outbox.store log are refused")
@@ -253,17 +253,17 @@ var troubles = map[string]func(x *explained){
 		f = x.finds("log", `^a part of the log was lost at .*: from [0-9A-F]+/[0-9A-F]+ to [0-9A-F]+/[0-9A-F]+$`)
 		assert.Contains(x.t, f.Remedy, "set cut_at = null")
 		assert.Contains(x.t, x.run(cli.ExitOK, "outbox", "status"), "a part of it was lost")
-		x.exec(`update {schema}.outbox_log set cut_at = null`)
+		x.exec(`update {schema}.outbox_landing set cut_at = null`)
 		x.healthy()
 		var here string
 		require.NoError(x.t, x.pool.QueryRow(x.t.Context(), documented(x.t, "select pg_current_wal_insert_lsn()")).Scan(&here))
 		reached := strings.ReplaceAll(documented(x.t, "with dropped as"), "0/3A5F1C8", here)
-		exists(`select from {schema}.outbox_log where landed >= '` + here + `'`) // also where nobody writes
+		exists(`select from {schema}.outbox_landing where landed >= '` + here + `'`) // also where nobody writes
 		end()
 		x.exec(strings.ReplaceAll(reached, here, "FFFF/0"))
-		exists(`select from {schema}.outbox_log`)
+		exists(`select from {schema}.outbox_landing`)
 		x.exec(reached)
-		exists(`select where not exists (select from {schema}.outbox_log) and not exists (select from pg_replication_slots where slot_name = {schema}.outbox_log_slot())`)
+		exists(`select where not exists (select from {schema}.outbox_landing) and not exists (select from pg_replication_slots where slot_name = {schema}.outbox_landing_slot())`)
 	},
 	"relay dead": func(x *explained) {
 		id := x.publish("e", "topic", "k", 0)
@@ -551,7 +551,7 @@ func TestDoctorBehindAPooler(t *testing.T) {
 func TestDoctorOfASlotThatStandbysSynchronize(t *testing.T) {
 	t.Parallel()
 	x := patient(t, devtest.Postgres(t, devstack.ServerConfig{Release: devstack.NewestPostgres}), "failover")
-	x.exec(`select pg_create_logical_replication_slot({schema}.outbox_log_slot(), 'pgoutput', false, false, true)`)
+	x.exec(`select pg_create_logical_replication_slot({schema}.outbox_landing_slot(), 'pgoutput', false, false, true)`)
 	assert.NotContains(t, x.run(cli.ExitFailed, "doctor"), "synchronized_standby_slots", "there is no standby")
 	x.exec(`select pg_create_physical_replication_slot('standby')`)
 	assert.Regexp(t, `(?s)log: synchronized_standby_slots is empty\n.*synchronized_standby_slots = 'standby'`, x.run(cli.ExitFailed, "doctor"))

@@ -14,14 +14,14 @@ import (
 
 // landing reports problems of the events that publishers put into the log, and whether there are any such publishers.
 func (d *doctor) landing(ctx context.Context) (used bool, err error) {
-	l, err := outboxadmin.InspectLog(ctx, d.pool, d.Schema)
+	l, err := outboxadmin.InspectLanding(ctx, d.pool, d.Schema)
 	if err != nil || l == nil && !d.Log {
 		return false, err
 	}
 	if err := d.emitters(ctx); err != nil {
 		return false, err
 	}
-	marker := pgx.Identifier{d.Schema}.Sanitize() + ".outbox_log"
+	marker := pgx.Identifier{d.Schema}.Sanitize() + ".outbox_landing"
 	const run = "start a service with a relay that has outbox.store log"
 	switch {
 	case l != nil && l.Making:

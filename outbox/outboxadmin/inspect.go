@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -43,7 +44,7 @@ type Report struct {
 	Shards  []ShardReport    `json:"shards"`
 	Topics  []TopicReport    `json:"topics"` // among the rows that were counted, and those whose events wait for something
 	Relays  []RelayReport    `json:"relays"`
-	Log     *LogReport       `json:"log,omitempty"` // nil if there is neither a slot nor a marker
+	Landing *LandingReport   `json:"landing,omitempty"` // nil if there is neither a slot nor a marker
 }
 
 // ShardReport is one shard of a Report.
@@ -69,6 +70,18 @@ type RelayReport struct {
 	Shards  int       `json:"shards"`
 }
 
+// LandingReport is the state of the events that publishers with outbox.Log put into the write-ahead log.
+type LandingReport = store.LandingReport
+
+// InspectLanding reports the state of the events in the log. It returns nil if there is neither a slot nor a marker.
+func InspectLanding(ctx context.Context, db pgtx.DB, schema string) (l *LandingReport, err error) {
+	err = administer(ctx, db, schema, "inspect the landing of events", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		l, err = store.ReadLanding(ctx, tx, schema)
+		return err
+	})
+	return l, err
+}
+
 // Inspect reports the state of the outbox. It takes no locks, reads a bounded number of rows, and needs no privilege but
 // SELECT.
 func Inspect(ctx context.Context, db pgtx.DB, schema string) (*Report, error) {
@@ -88,7 +101,7 @@ func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 	}
 	r.Delayed.AtLeast = r.Delayed.N == limit
 	var err error
-	if r.Log, err = inspectLog(ctx, tx, schema); err != nil {
+	if r.Landing, err = store.ReadLanding(ctx, tx, schema); err != nil {
 		return nil, err
 	}
 	states, err := topicStates(ctx, tx, schema)

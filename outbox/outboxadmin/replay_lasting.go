@@ -99,24 +99,20 @@ func StopReplay(ctx context.Context, db pgtx.DB, schema string, id int64, by By)
 
 // ResumeReplay lets a replay that is not done go on where it was, at another rate; 0 is no limit. ContinueReplay does the work.
 func ResumeReplay(ctx context.Context, db pgtx.DB, schema string, id int64, rate int, by By) error {
-	c := ReplayConfig{Resume: id, Rate: rate}
-	if err := errors.Join(c.validate(), by.Validate()); err != nil {
-		return fmt.Errorf("resume replay: %w", err)
-	}
 	return resumeReplay(ctx, db, schema, "resume replay", id, rate, by, true)
 }
 
 // ChangeRate gives a running replay another rate; 0 is no limit. The error is ErrNoSuchReplay if it does not run any more: it stays stopped.
 func ChangeRate(ctx context.Context, db pgtx.DB, schema string, id int64, rate int, by By) error {
-	c := ReplayConfig{Resume: id, Rate: rate}
-	if err := errors.Join(c.validate(), by.Validate()); err != nil {
-		return fmt.Errorf("change rate: %w", err)
-	}
 	return resumeReplay(ctx, db, schema, "change rate", id, rate, by, true)
 }
 
 // resumeReplay lets a replay go on, and records it where it was stopped, or must be one that is not done.
 func resumeReplay(ctx context.Context, db pgtx.DB, schema, what string, id int64, rate int, by By, must bool) error {
+	c := ReplayConfig{Resume: id, Rate: rate}
+	if err := errors.Join(c.validate(), by.Validate()); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
 	return administer(ctx, db, schema, what, func(ctx context.Context, tx pgx.Tx, schema string) error {
 		var stopped bool
 		err := tx.QueryRow(ctx, query("replay_resume", schema), id, rate, what == "change rate").Scan(&stopped)

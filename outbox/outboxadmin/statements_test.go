@@ -41,7 +41,7 @@ func TestGrantsCoverEveryStatement(t *testing.T) {
 
 	publishing := map[string]bool{
 		"insert": true, "insert_one": true, "insert_delayed": true, "delayed_cancel": true, "backlog": true, "lock": true, "inspect_backlog": true,
-		"replay_insert": true, "topic_states": true, "log_emit": true, "log_emit_one": true,
+		"replay_insert": true, "topic_states": true, "emit": true, "emit_one": true,
 	}
 	operating := map[string]bool{"broker_lock": true, "broker_processes": true, "broker_relays": true, "broker_step": true}
 	statements := map[string]string{} // the operator's, and those of publishers and relays

@@ -42,7 +42,7 @@ var (
 type Landing struct {
 	Patience time.Duration // see firstPatience
 
-	store    *store.Log
+	store    *store.Landing
 	schema   string
 	logger   *slog.Logger
 	patience time.Duration   // see firstPatience
@@ -56,7 +56,7 @@ type Landing struct {
 }
 
 // New returns a Landing. A relay that is silent for ttl is replaced, but not before firstPatience.
-func New(s *store.Log, schema string, ttl time.Duration, logger *slog.Logger) *Landing {
+func New(s *store.Landing, schema string, ttl time.Duration, logger *slog.Logger) *Landing {
 	return &Landing{store: s, schema: schema, logger: logger, Patience: max(ttl, firstPatience), silence: firstSilence, others: wake.New()}
 }
 

@@ -37,7 +37,7 @@ func beforeDown(ctx context.Context, tx pgx.Tx, d pgschema.Descent) error {
 			"let a relay drain them, or use force", waiting, delayed, failed)
 	}
 	var slot *string
-	inLog := `select slot_name::text from pg_replication_slots where slot_name = {schema}.outbox_log_slot()`
+	inLog := `select slot_name::text from pg_replication_slots where slot_name = {schema}.outbox_landing_slot()`
 	if err := tx.QueryRow(ctx, pgschema.Render(`select (`+inLog+`)`, d.Schema)).Scan(&slot); err != nil {
 		return err
 	}

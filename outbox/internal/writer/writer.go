@@ -19,7 +19,7 @@ import (
 // ErrNoLog is outbox.ErrNoLog.
 var ErrNoLog = errors.New("no replication slot keeps the events that are in the log")
 
-// noSlot is in the server's error where log_emit.sql finds no slot.
+// noSlot is in the server's error where emit.sql finds no slot.
 const noSlot = "no slot keeps the outbox's events in the log"
 
 // Writer writes the events of one schema. The events that a transaction has collected for a schema are written together, even if they come
@@ -36,7 +36,7 @@ func New(schema string, log bool) Writer {
 	query := func(name string) string { return store.Query(name, schema) }
 	return Writer{
 		Schema: schema, log: log, insert: query("insert"), insertOne: query("insert_one"), insertDelayed: query("insert_delayed"),
-		emit: query("log_emit"), emitOne: query("log_emit_one"),
+		emit: query("emit"), emitOne: query("emit_one"),
 	}
 }
 

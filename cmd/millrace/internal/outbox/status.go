@@ -89,7 +89,7 @@ func printReport(a *cli.App, r *outboxadmin.Report, failed []outboxadmin.Event, 
 
 // printLog prints where events may be that no count has: in the log, until a relay has made rows of them.
 func printLog(a *cli.App, r *outboxadmin.Report, line func(name string, paint func(string) string, text string)) {
-	switch l := r.Log; {
+	switch l := r.Landing; {
 	case l == nil:
 	case l.Making:
 		line("log", a.Terminal.Red, "a relay creates the slot, which waits for transactions that are open; publishers with outbox.store log are refused meanwhile")
@@ -102,7 +102,7 @@ func printLog(a *cli.App, r *outboxadmin.Report, line func(name string, paint fu
 	default:
 		line("log", func(text string) string { return text }, fmt.Sprintf("read by a relay, %s behind; events in there are not counted here", words.Bytes(l.Behind)))
 	}
-	if l := r.Log; l != nil && l.Cut != nil {
+	if l := r.Landing; l != nil && l.Cut != nil {
 		line("", a.Terminal.Red, fmt.Sprintf("a part of it was lost %s: millrace doctor", words.When(r.At, l.Cut.At)))
 	}
 }

@@ -110,7 +110,7 @@ create index outbox_failed_event on {schema}.outbox_failed (event_id);
 
 -- How far the events in the write-ahead log have been landed: made rows of the outbox. Whoever lands locks the row, and advances it in the
 -- transaction that inserts the rows. Positions count only on this server and in this database, because a restored dump has those of another.
-create table {schema}.outbox_log (
+create table {schema}.outbox_landing (
     one        boolean     primary key default true check (one), -- there is one row
     system     text        not null,             -- the server's system identifier
     database   oid         not null,
@@ -130,7 +130,7 @@ create table {schema}.outbox_log (
 
 -- The name of the replication slot that keeps events in the log. Names of slots are those of a server, so it has the database's number,
 -- which stays when the database is renamed.
-create function {schema}.outbox_log_slot() returns text language sql stable parallel safe as $$
+create function {schema}.outbox_landing_slot() returns text language sql stable parallel safe as $$
     select btrim('{schema}', '"') || '_log_' || oid from pg_database where datname = current_database()
 $$;
 

@@ -13,18 +13,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Log has the statements about events that are in the write-ahead log alone. Its methods must not be called before Settings.
-type Log struct {
+// Landing has the statements about events that are in the write-ahead log alone. Its methods must not be called before Settings.
+type Landing struct {
 	*Wal
 	settingsSQL, holderSQL, markerSQL, markSQL, landSQL string
 }
 
-// NewLog returns the statements for the relay with that ID.
-func NewLog(pool *pgxpool.Pool, schema string, relay uuid.UUID, ttl time.Duration) *Log {
+// NewLanding returns the statements for the relay with that ID.
+func NewLanding(pool *pgxpool.Pool, schema string, relay uuid.UUID, ttl time.Duration) *Landing {
 	w := NewWal(pool, schema, relay, ttl)
-	w.Slot, w.Publication, w.instead = "", schema+"_outbox_log", "store events as rows"
-	query := func(name string) string { return Query("log_"+name, schema) }
-	return &Log{Wal: w, settingsSQL: query("settings"), holderSQL: query("holder"), markerSQL: query("marker"), markSQL: query("mark"), landSQL: query("land")}
+	w.Slot, w.Publication, w.instead = "", schema+"_outbox_landing", "store events as rows"
+	query := func(name string) string { return Query("landing_"+name, schema) }
+	return &Landing{Wal: w, settingsSQL: query("settings"), holderSQL: query("holder"), markerSQL: query("marker"), markSQL: query("mark"), landSQL: query("land")}
 }
 
 // Settings are those of the server.
@@ -34,7 +34,7 @@ type Settings struct {
 }
 
 // Settings returns the settings, and learns the slot's name.
-func (l *Log) Settings(ctx context.Context) (settings Settings, err error) {
+func (l *Landing) Settings(ctx context.Context) (settings Settings, err error) {
 	var size, idle string
 	err = l.ask(ctx, statement{sql: l.settingsSQL, row: func(v [][]byte) error {
 		l.Slot, settings.Standby, size, idle = string(v[0]), v[1][0] != 0, string(v[2]), string(v[3])
@@ -53,7 +53,7 @@ func (l *Log) Settings(ctx context.Context) (settings Settings, err error) {
 }
 
 // Publish creates the publication without tables that a stream needs, if there is none. It is older than the slot, which else could not be read.
-func (l *Log) Publish(ctx context.Context) error {
+func (l *Landing) Publish(ctx context.Context) error {
 	exists, _, _, err := l.publication(ctx)
 	if err != nil || exists {
 		return err
@@ -74,7 +74,7 @@ type Holder struct {
 }
 
 // Holder returns who lands events.
-func (l *Log) Holder(ctx context.Context) (h Holder, err error) {
+func (l *Landing) Holder(ctx context.Context) (h Holder, err error) {
 	err = l.ask(ctx, statement{sql: l.holderSQL, args: []argument{bigint(l.lock()), id(l.id)}, row: func(v [][]byte) error {
 		h = Holder{Process: asInt4(v[0]), Own: v[1][0] != 0, Alive: string(v[2])}
 		return nil
@@ -83,16 +83,16 @@ func (l *Log) Holder(ctx context.Context) (h Holder, err error) {
 }
 
 // lock is the number of the advisory lock of the relay that lands.
-func (l *Log) lock() int64 { return Hash("landing "+l.schema, "") }
+func (l *Landing) lock() int64 { return Hash("landing "+l.schema, "") }
 
 // Hold makes this relay the one that lands, as long as the connection of Dial lives. It returns false if another relay is.
-func (l *Log) Hold(ctx context.Context, conn *pgconn.PgConn) (bool, error) {
+func (l *Landing) Hold(ctx context.Context, conn *pgconn.PgConn) (bool, error) {
 	got, err := one(ctx, conn, `select pg_try_advisory_lock(`+strconv.FormatInt(l.lock(), 10)+`)`)
 	return got == "t", err
 }
 
 // Drop drops the slot, on the connection that holds the lock.
-func (l *Log) Drop(ctx context.Context, conn *pgconn.PgConn) error {
+func (l *Landing) Drop(ctx context.Context, conn *pgconn.PgConn) error {
 	_, err := one(ctx, conn, `select pg_drop_replication_slot('`+l.Slot+`')`)
 	return err
 }
@@ -124,7 +124,7 @@ type Marker struct {
 }
 
 // Marker returns the marker for the server with that system identifier.
-func (l *Log) Marker(ctx context.Context, conn *pgconn.PgConn, system string) (m Marker, err error) {
+func (l *Landing) Marker(ctx context.Context, conn *pgconn.PgConn, system string) (m Marker, err error) {
 	err = exchange(ctx, conn, statement{sql: l.markerSQL, args: []argument{text(system)}, row: func(v [][]byte) error {
 		m = Marker{
 			Known: v[0][0] != 0, Position: Position{asUint8(v[1]), asUint8(v[2]), asInt4(v[3])}, Made: asTime(v[4]), Server: asTime(v[5]),
@@ -141,7 +141,7 @@ var durable = statement{sql: `select set_config('synchronous_commit', case curre
 
 // Mark sets the marker, which was at from, to Landed or to nothing. A reason says that the log was cut at from. It returns false if another
 // relay has landed meanwhile.
-func (l *Log) Mark(ctx context.Context, conn *pgconn.PgConn, system string, from, landed uint64, reason string) (changed bool, err error) {
+func (l *Landing) Mark(ctx context.Context, conn *pgconn.PgConn, system string, from, landed uint64, reason string) (changed bool, err error) {
 	err = transact(ctx, conn, durable, statement{
 		sql: l.markSQL, args: []argument{text(system), text(l.Slot), lsn(from), lsn(landed), text(reason)},
 		done: func(tag pgconn.CommandTag) { changed = tag.RowsAffected() > 0 },
@@ -172,7 +172,7 @@ type Landed struct {
 
 // Land makes rows of the messages and advances the marker. It returns up to where the log was flushed afterwards, or 0 if another relay has
 // landed meanwhile.
-func (l *Log) Land(ctx context.Context, conn *pgconn.PgConn, system string, from, to Position, messages []Landed) (flushed uint64, err error) {
+func (l *Landing) Land(ctx context.Context, conn *pgconn.PgConn, system string, from, to Position, messages []Landed) (flushed uint64, err error) {
 	var good, bad []Landed
 	for _, m := range messages {
 		if m.Bad == "" {
@@ -199,7 +199,7 @@ func (l *Log) Land(ctx context.Context, conn *pgconn.PgConn, system string, from
 	return l.flushed(ctx, conn)
 }
 
-func (l *Log) flushed(ctx context.Context, conn *pgconn.PgConn) (to uint64, err error) {
+func (l *Landing) flushed(ctx context.Context, conn *pgconn.PgConn) (to uint64, err error) {
 	err = exchange(ctx, conn, statement{sql: `select pg_current_wal_flush_lsn()`, row: func(v [][]byte) error { to = asUint8(v[0]); return nil }})
 	return to, err
 }
@@ -213,12 +213,12 @@ func column[T any](messages []Landed, of func(Landed) T) []T {
 }
 
 // Notify wakes relays of other processes.
-func (l *Log) Notify(ctx context.Context, payload string) error {
+func (l *Landing) Notify(ctx context.Context, payload string) error {
 	return l.ask(ctx, statement{sql: `select pg_notify($1::text, $2::text)`, args: []argument{text(Channel(l.schema)), text(payload)}})
 }
 
 // Database opens a connection for what Marker, Mark and Land do.
-func (l *Log) Database(ctx context.Context) (*pgconn.PgConn, error) {
+func (l *Landing) Database(ctx context.Context) (*pgconn.PgConn, error) {
 	conn, err := Connect(ctx, l.pool)
 	if err != nil {
 		return nil, err

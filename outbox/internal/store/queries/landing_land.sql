@@ -2,7 +2,7 @@
 -- transaction that is landed in parts, and how many of its messages. If another relay has landed meanwhile, it changes nothing and returns 0.
 -- Messages that are no events become dead events without a key. Locks the marker's row, before any number is taken.
 with marker as (
-    update {schema}.outbox_log set landed = $4::pg_lsn, part_of = $5::pg_lsn, part = $6::int, landed_at = now()
+    update {schema}.outbox_landing set landed = $4::pg_lsn, part_of = $5::pg_lsn, part = $6::int, landed_at = now()
     where system = $7::text and database = (select oid from pg_database where datname = current_database())
       and landed = $1::pg_lsn and part_of = $2::pg_lsn and part = $3::int
     returning 1

@@ -1,4 +1,4 @@
--- Writes one event into the log, as log_emit.sql does, but without an array.
+-- Writes one event into the log, as emit.sql does, but without an array.
 select case when exists (
     select from pg_replication_slots s
     where s.slot_name = btrim('{schema}', '"') || '_log_' || s.datoid and s.plugin = 'pgoutput' and s.database = current_database()

@@ -1,7 +1,7 @@
 -- Sets how far events of the server $1, by the slot $2, have been landed: to $4, or to nothing, from $3. If the reason $5 is not empty, the log
 -- was cut at $3: up to $4, or until a slot is created. A cut that nobody has cleared grows by it. What was known of another server or database is forgotten. Changes nothing if another
 -- relay has landed more. Locks the row.
-insert into {schema}.outbox_log as m (system, database, server, slot, landed)
+insert into {schema}.outbox_landing as m (system, database, server, slot, landed)
 select $1::text, oid, pg_postmaster_start_time(), $2::text, nullif($4::pg_lsn, '0/0') from pg_database where datname = current_database()
 on conflict (one) do update set
     system = excluded.system, database = excluded.database, server = excluded.server, slot = excluded.slot, landed = excluded.landed, part_of = '0/0', part = 0, landed_at = now(),

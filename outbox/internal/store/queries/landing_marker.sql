@@ -3,6 +3,6 @@
 -- did; when the marker was last advanced; and whether there is one of another server or database. No locks.
 select m.system is not null, coalesce(m.landed, '0/0'), coalesce(m.part_of, '0/0'), coalesce(m.part, 0),
        coalesce(m.server, pg_postmaster_start_time()), pg_postmaster_start_time(),
-       coalesce(m.landed_at, clock_timestamp()), m.system is null and exists (select from {schema}.outbox_log)
+       coalesce(m.landed_at, clock_timestamp()), m.system is null and exists (select from {schema}.outbox_landing)
 from (select) as one
-left join {schema}.outbox_log m on m.system = $1::text and m.database = (select oid from pg_database where datname = current_database())
+left join {schema}.outbox_landing m on m.system = $1::text and m.database = (select oid from pg_database where datname = current_database())

@@ -7,8 +7,8 @@ select n.slot, coalesce(s.ours and s.confirmed_flush_lsn is not null, false), co
        greatest(case when pg_is_in_recovery() then 0 else coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0) end, 0)::bigint,
        coalesce((to_jsonb(s) ->> 'failover')::boolean, false),
        m.landed_at, coalesce(m.cuts, 0), m.cut_at, coalesce(m.cut_from::text, ''), coalesce(m.cut_to::text, ''), coalesce(m.cut_reason, '')
-from (select {schema}.outbox_log_slot()) as n (slot)
-left join {schema}.outbox_log m on true
+from (select {schema}.outbox_landing_slot()) as n (slot)
+left join {schema}.outbox_landing m on true
 left join (
     select p.*, p.plugin = 'pgoutput' and not p.temporary as ours from pg_replication_slots p where p.database = current_database()
 ) s on s.slot_name = n.slot

@@ -1,6 +1,6 @@
 -- Writes events into the log, in the order of the array: one transactional message each, and no row. A slot that is usable must keep them.
 -- It is not yet while it has confirmed nothing: it may not see transactions that run while it is created. Without one the cast fails, with
--- the text by which Go knows that, and so does the transaction. The slot's name is that of outbox_log_slot, whose call would cost more. No locks.
+-- the text by which Go knows that, and so does the transaction. The slot's name is that of outbox_landing_slot, whose call would cost more. No locks.
 with slot as materialized (
     select exists (
         select from pg_replication_slots s

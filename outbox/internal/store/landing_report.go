@@ -1,4 +1,4 @@
-package outboxadmin
+package store
 
 import (
 	"context"
@@ -6,13 +6,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/millrace-go/millrace/pgtx"
 )
 
-// LogReport is the state of the events that publishers with outbox.Log put into the write-ahead log. Until a relay has landed them, which
+// LandingReport is the state of the events that publishers with outbox.Log put into the write-ahead log. Until a relay has landed them, which
 // means that it has made rows of them, no list and no count has them.
-type LogReport struct {
+type LandingReport struct {
 	Slot     string     `json:"slot"`      // the replication slot that keeps the log
 	There    bool       `json:"there"`     // the slot exists and was created to the end; it may be Lost
 	Making   bool       `json:"making"`    // it is being created, which waits for all transactions that run: publishers are refused
@@ -24,33 +22,25 @@ type LogReport struct {
 	Failover bool       `json:"failover"`  // standbys may synchronize the slot
 	LandedAt *time.Time `json:"landed_at"` // when a relay last landed events, or found that there were none: every few seconds
 	Cuts     int64      `json:"cuts"`      // how often a part of the log was lost
-	Cut      *LogCut    `json:"cut"`       // the last of them, until an operator has cleared it
+	Cut      *Cut       `json:"cut"`       // the last of them, until an operator has cleared it
 }
 
-// LogCut is a part of the log that was lost. Events that were in it and had not been landed are lost, too.
-type LogCut struct {
+// Cut is a part of the log that was lost. Events that were in it and had not been landed are lost, too.
+type Cut struct {
 	At     time.Time `json:"at"`
 	From   string    `json:"from"` // a position in the log
 	To     string    `json:"to"`   // "" while there is no other slot
 	Reason string    `json:"reason"`
 }
 
-// InspectLog reports the state of the events in the log. It returns nil if there is neither a slot nor a marker.
-func InspectLog(ctx context.Context, db pgtx.DB, schema string) (l *LogReport, err error) {
-	err = administer(ctx, db, schema, "inspect the outbox's log", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		l, err = inspectLog(ctx, tx, schema)
-		return err
-	})
-	return l, err
-}
-
-func inspectLog(ctx context.Context, tx pgx.Tx, schema string) (*LogReport, error) {
+// ReadLanding returns the state of the events in the log, or nil if there is neither a slot nor a marker.
+func ReadLanding(ctx context.Context, tx pgx.Tx, schema string) (*LandingReport, error) {
 	var (
-		l   LogReport
-		c   LogCut
+		l   LandingReport
+		c   Cut
 		cut *time.Time
 	)
-	err := tx.QueryRow(ctx, query("log", schema)).Scan(&l.Slot, &l.There, &l.Making, &l.Lost, &l.Read, &l.Stuck, &l.Behind, &l.Kept, &l.Failover, &l.LandedAt, &l.Cuts, &cut, &c.From, &c.To, &c.Reason)
+	err := tx.QueryRow(ctx, Query("landing_report", schema)).Scan(&l.Slot, &l.There, &l.Making, &l.Lost, &l.Read, &l.Stuck, &l.Behind, &l.Kept, &l.Failover, &l.LandedAt, &l.Cuts, &cut, &c.From, &c.To, &c.Reason)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
