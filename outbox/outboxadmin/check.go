@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -41,17 +42,17 @@ func Check(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []Fi
 				return err
 			}
 		}
-		layout, err := readLayout(ctx, tx, schema)
+		layout, err := store.ReadLayout(ctx, tx, schema)
 		if err != nil {
 			return err
 		}
-		if layout.rows != layout.shards || layout.inFunction != layout.shards || layout.sequences != layout.shards {
-			wrong([]string{"outbox", "shards", strconv.Itoa(layout.shards)}, "the number of shards is inconsistent: %d in the layout, %d in the table of leases, %d in the function, %d sequences; run \"millrace outbox shards %d\"",
-				layout.shards, layout.rows, layout.inFunction, layout.sequences, layout.shards)
+		if layout.Rows != layout.Shards || layout.InFunction != layout.Shards || layout.Sequences != layout.Shards {
+			wrong([]string{"outbox", "shards", strconv.Itoa(layout.Shards)}, "the number of shards is inconsistent: %d in the layout, %d in the table of leases, %d in the function, %d sequences; run \"millrace outbox shards %d\"",
+				layout.Shards, layout.Rows, layout.InFunction, layout.Sequences, layout.Shards)
 		}
-		if layout.fenced {
+		if layout.Fenced {
 			found = append(found, Finding{Note: true, Text: fmt.Sprintf("a change of the number of shards is running, or was interrupted: if none is running, "+
-				"\"millrace outbox shards %d\" finishes it in a few seconds, in which producers are refused", layout.shards)})
+				"\"millrace outbox shards %d\" finishes it in a few seconds, in which producers are refused", layout.Shards)})
 		}
 
 		rows, err := tx.Query(ctx, query("sequences", schema))
@@ -67,7 +68,7 @@ func Check(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []Fi
 		for _, s := range sequences {
 			switch {
 			case !s.there:
-				wrong([]string{"outbox", "shards", strconv.Itoa(layout.shards)}, "shard %d has no sequence: its events cannot be written", s.shard)
+				wrong([]string{"outbox", "shards", strconv.Itoa(layout.Shards)}, "shard %d has no sequence: its events cannot be written", s.shard)
 			case s.last < s.highest && !fix:
 				wrong([]string{"outbox", "check", "--fix"}, "the sequence of shard %d is at %d, below number %d of an existing event, so new events would overtake it; "+
 					"run \"millrace outbox check --fix\"", s.shard, s.last, s.highest)
@@ -90,22 +91,4 @@ func Check(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []Fi
 		return nil
 	})
 	return found, err
-}
-
-// layout is how keys are spread over shards.
-type layout struct {
-	hash       string
-	shards     int
-	rows       int  // of outbox_shard
-	inFunction int  // as outbox_shard_of has it
-	fenced     bool // outbox_next is that of a change
-	sequences  int
-}
-
-func readLayout(ctx context.Context, tx pgx.Tx, schema string) (l layout, err error) {
-	var language string
-	err = tx.QueryRow(ctx, query("layout", schema)).
-		Scan(&l.hash, &l.shards, &l.rows, &language, &l.inFunction, &l.sequences)
-	l.fenced = language != "sql"
-	return l, err
 }

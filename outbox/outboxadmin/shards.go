@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -28,8 +29,8 @@ var ErrShardsChanging = errors.New("the number of shards is being changed by ano
 // Shards returns the number of shards.
 func Shards(ctx context.Context, db pgtx.DB, schema string) (n int, err error) {
 	err = administer(ctx, db, schema, "read the outbox's layout", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		l, err := readLayout(ctx, tx, schema)
-		n = l.shards
+		l, err := store.ReadLayout(ctx, tx, schema)
+		n = l.Shards
 		return err
 	})
 	return n, err
@@ -66,16 +67,16 @@ func ChangeShards(ctx context.Context, pool *pgxpool.Pool, schema string, n int,
 			return ErrShardsChanging
 		}
 		c := &change{db: pool, schema: schema, to: n, progress: progress}
-		var l layout
+		var l store.Layout
 		if err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
-			l, err = readLayout(ctx, tx, schema)
+			l, err = store.ReadLayout(ctx, tx, schema)
 			return err
 		}); err != nil {
 			return err
 		}
-		c.from = l.shards
-		if l.shards == n && l.rows == n && l.inFunction == n && l.sequences == n {
-			if l.fenced { // the former change ended before its last step
+		c.from = l.Shards
+		if l.Shards == n && l.Rows == n && l.InFunction == n && l.Sequences == n {
+			if l.Fenced { // the former change ended before its last step
 				err := c.finish(ctx)
 				changed = err == nil
 				return err

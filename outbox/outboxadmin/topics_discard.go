@@ -70,11 +70,11 @@ func DiscardPending(ctx context.Context, db pgtx.DB, schema string, s PendingSel
 		if err := tx.QueryRow(ctx, `select now() - $1 * interval '1 second'`, s.OlderThan.Seconds()).Scan(&d.until); err != nil {
 			return err
 		}
-		l, err := readLayout(ctx, tx, schema)
+		l, err := store.ReadLayout(ctx, tx, schema)
 		if err != nil {
 			return err
 		}
-		for i := range l.shards {
+		for i := range l.Shards {
 			shards = append(shards, int16(i))
 		}
 		d.audit, err = audit(ctx, tx, schema, by, "discard", 0, auditDetail{Topic: s.Topic, Until: &d.until})
