@@ -86,7 +86,7 @@ func (f *fixture) loggedPayloads() (payloads []string) {
 }
 
 // The log shows what was committed, in order, and nothing that was rolled back, with its transaction or its savepoint. No event is a row.
-func TestEventsOfTheLogShareTheTransactionsFate(t *testing.T) {
+func TestEventsInTheWALShareTheTransactionsFate(t *testing.T) {
 	t.Parallel()
 	f := unread(t, nil)
 	publish := func(ctx context.Context, payloads ...string) error {
@@ -143,7 +143,7 @@ func TestEventsOfTheLogShareTheTransactionsFate(t *testing.T) {
 }
 
 // An event of the log is all that an event of a row is. Delayed events are rows, with which the log has nothing to do.
-func TestEventsOfTheLogAreWhole(t *testing.T) {
+func TestEventsInTheWALAreWhole(t *testing.T) {
 	t.Parallel()
 	f := unread(t, nil)
 	strange := []string{"", "Ünïcödé ☃", "\x00\xff binary", strings.Repeat("long", 100_000)}
@@ -169,7 +169,7 @@ func TestEventsOfTheLogAreWhole(t *testing.T) {
 }
 
 // An event that no slot keeps would be lost. So its transaction cannot commit, whoever owns it and whether it ignores the error.
-func TestEventsOfTheLogAreRefusedWithoutASlot(t *testing.T) {
+func TestEventsInTheWALAreRefusedWithoutASlot(t *testing.T) {
 	t.Parallel()
 	f := unread(t, map[string]string{"max_slot_wal_keep_size": "1MB"})
 	changes := func() (n int) {
@@ -272,7 +272,7 @@ func TestEventsOfTheLogAreRefusedWithoutASlot(t *testing.T) {
 }
 
 // A transaction sends no more statements and makes no more round trips than with rows.
-func TestEventsOfTheLogCostNoRoundTrip(t *testing.T) {
+func TestEventsInTheWALCostNoRoundTrip(t *testing.T) {
 	t.Parallel()
 	f := unread(t, nil)
 	pool, counter := devtest.CountedPool(t, func(cfg *pgxpool.Config) {
@@ -318,7 +318,7 @@ func TestEventsOfTheLogCostNoRoundTrip(t *testing.T) {
 }
 
 // An event in the log costs the producer its own length in the log, and leaves nothing that vacuum must remove. Rows are the control.
-func TestEventsOfTheLogCostNoRow(t *testing.T) {
+func TestEventsInTheWALCostNoRow(t *testing.T) {
 	t.Parallel()
 	f := unread(t, nil)
 	const events, size = 1000, 300

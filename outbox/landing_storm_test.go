@@ -69,7 +69,7 @@ func (l *landed) drainedTo(broker *deliveries) (c tally, doubled int) {
 
 // Two relay processes land and publish events in a storm of faults: relays are killed and stopped, connections end, the server crashes. Nothing
 // committed is lost or doubled, nothing else is sent, and no event is overtaken by a later one of its key.
-func TestEventsOfTheLogStorm(t *testing.T) {
+func TestLandingStorm(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server := devtest.Postgres(t, devstack.ServerConfig{})
@@ -142,17 +142,17 @@ func TestEventsOfTheLogStorm(t *testing.T) {
 
 // The primary is lost under writers. If the standby synchronizes the slot, and the primary waits for that, nothing committed is lost or
 // doubled. Otherwise events may be lost, and the relay says so. PostgreSQL has failover slots from version 17 on.
-func TestEventsOfTheLogAtAFailover(t *testing.T) {
+func TestLandingAtAFailover(t *testing.T) {
 	t.Parallel()
 	for name, synchronizes := range map[string]bool{"synchronized": true, "not synchronized": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testEventsOfTheLogAtAFailover(t, synchronizes)
+			testLandingAtAFailover(t, synchronizes)
 		})
 	}
 }
 
-func testEventsOfTheLogAtAFailover(t *testing.T, synchronizes bool) {
+func testLandingAtAFailover(t *testing.T, synchronizes bool) {
 	ctx := t.Context()
 	primary := devtest.Postgres(t, devstack.ServerConfig{Release: devstack.NewestPostgres})
 	l := newLanded(t, devtest.PoolOn(t, primary.DSN()))
