@@ -47,7 +47,7 @@ func TestLandingRefusesWhatIsNoEvent(t *testing.T) {
 	dead, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	require.Len(t, dead, 6)
-	for i, want := range []string{"version 103", "cut off", "the ID has 256 bytes", "bad key: a message in the log, of topic " + topic + ", is no event: the key has a NUL byte or invalid UTF-8", "bad topic", "not_this"} {
+	for i, want := range []string{"version 103", "cut off", "the ID has 256 bytes", "bad key: a message in the WAL (topic " + topic + ") is not a valid event: the key has a NUL byte or invalid UTF-8", "bad topic", "not_this"} {
 		assert.Contains(t, dead[i], want)
 	}
 	var raw []byte
@@ -56,7 +56,7 @@ func TestLandingRefusesWhatIsNoEvent(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "refused", e.ID, "nothing of it is lost")
 	assert.EqualValues(t, 21, outbox.LandingStatus(relay).Events)
-	assert.Contains(t, l.log.String(), "a message in the log is no event: it is a dead event now")
+	assert.Contains(t, l.log.String(), "a message in the WAL is not a valid event: it was stored as a dead event")
 }
 
 // What the log had when its slot was lost is lost. The relay says so, and goes on with another slot.
@@ -97,7 +97,7 @@ func TestLandingReportsALostSlot(t *testing.T) {
 			eventually(t, "it is published", func() bool { return broker.count() == 3 })
 			assert.Equal(t, []string{"1", "2", "3"}, l.made())
 			assert.EqualValues(t, 1, outbox.LandingStatus(relay).Cuts)
-			assert.Contains(t, l.log.String(), "a part of the log is lost")
+			assert.Contains(t, l.log.String(), "WAL was lost before")
 			cut := func() (cuts int, within bool, reason string) {
 				require.NoError(t, l.pool.QueryRow(t.Context(), `select cuts, cut_from < cut_to and cut_to <= landed and cut_at > now() - interval '5 minutes', cut_reason from landing.outbox_landing`).Scan(&cuts, &within, &reason))
 				return cuts, within, reason
@@ -166,7 +166,7 @@ func TestLandingIsRefused(t *testing.T) {
 		"idle_replication_slot_timeout": {"60", `run "alter system set idle_replication_slot_timeout = 0"`},
 		"wal_level":                     {"replica", `run "alter system set wal_level = logical"`},
 		"max_replication_slots":         {"0", "raise max_replication_slots"},
-		"synchronous_standby_names":     {"*", "name the standbys"},
+		"synchronous_standby_names":     {"*", "list the standbys by name"},
 	} {
 		t.Run(setting, func(t *testing.T) {
 			t.Parallel()
@@ -188,7 +188,7 @@ func TestLandingIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		relay, stop := l.relay(l.pool, broker)
 		defer stop()
-		eventually(t, "it is told", func() bool { return strings.Contains(l.log.String(), "events are not landed") })
+		eventually(t, "it is told", func() bool { return strings.Contains(l.log.String(), "cannot land events") })
 		require.NoError(t, holder.Close(t.Context()))
 		leads(t, relay)
 	})

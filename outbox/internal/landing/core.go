@@ -7,13 +7,13 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
-// Position is how far the log has been landed.
+// Position is how far the WAL has been landed.
 type Position = store.Position
 
 // message is one that has not been landed.
 type message struct {
 	content   []byte
-	place     uint64 // in the log
+	place     uint64 // in the WAL
 	committed time.Time
 	after     Position // when it has been landed, and all before it
 }
@@ -31,11 +31,11 @@ var allRules = rules{
 	passed: func(stream, flushed uint64) bool { return stream >= flushed },
 }
 
-// core decides what of the stream is landed, in which portions, and what is confirmed to the server. It does no I/O and has no clock.
+// core decides what of the stream is landed, in which parts, and what is confirmed to the server. It does no I/O and has no clock.
 type core struct {
 	rules
-	events, bytes int    // the most that one portion has
-	idle          uint64 // bytes of the log without messages, after which the marker advances
+	events, bytes int    // the most that one part has
+	idle          uint64 // bytes of WAL without messages, after which the marker advances
 
 	landed  Position // everything up to here has been landed
 	pending []message
@@ -49,17 +49,18 @@ type core struct {
 	stream    uint64   // what the stream has passed
 
 	confirmed   uint64 // what may be confirmed to the server
-	unconfirmed []landing
+	unconfirmed []unconfirmedLanding
 }
 
-// landing is one that is committed.
-type landing struct{ landed, flushed uint64 }
+// unconfirmedLanding is a committed landing that the slot has not confirmed: the position that it landed, and where the WAL was flushed after
+// its commit.
+type unconfirmedLanding struct{ landed, flushed uint64 }
 
-// newCore returns a core for a slot and a log that are at confirmed and flushed.
+// newCore returns a core that begins at landed. confirmed is the slot's confirmed position; flushed is where the WAL is flushed now.
 func newCore(landed Position, confirmed, flushed uint64) *core {
 	return &core{
 		rules: allRules, events: 5000, bytes: 16 << 20, idle: 1 << 20,
-		landed: landed, collected: landed, confirmed: confirmed, unconfirmed: []landing{{landed.Landed, flushed}},
+		landed: landed, collected: landed, confirmed: confirmed, unconfirmed: []unconfirmedLanding{{landed.Landed, flushed}},
 	}
 }
 
@@ -92,11 +93,16 @@ func (c *core) complete(end uint64) {
 	}
 }
 
-// pass records that the stream has shown everything before this place. Within a transaction that is not known.
+// pass records that the stream has shown everything before this position. It ignores positions inside a transaction.
 func (c *core) pass(place uint64) {
 	if !c.within {
 		c.stream = max(c.stream, place)
 	}
+	c.confirm()
+}
+
+// confirm confirms the landings whose own commit the stream has passed.
+func (c *core) confirm() {
 	for len(c.unconfirmed) > 0 && c.passed(c.stream, c.unconfirmed[0].flushed) {
 		c.confirmed, c.unconfirmed = c.unconfirmed[0].landed, c.unconfirmed[1:]
 	}
@@ -105,9 +111,9 @@ func (c *core) pass(place uint64) {
 // full reports whether nothing more should be received.
 func (c *core) full() bool { return len(c.pending) >= 2*c.events || c.size >= 2*c.bytes }
 
-// portion returns what to land now, and the position afterwards. A transaction is landed as a whole if one portion holds it. Without messages
-// the position advances alone, if that is due or the slot keeps much.
-func (c *core) portion(due bool) (messages []message, to Position, ok bool) {
+// part returns what to land now, and the position afterwards. A transaction is landed as a whole if one part holds it. If no message is
+// pending, it advances only the position, if that is due or the stream is at least idle bytes ahead.
+func (c *core) part(due bool) (messages []message, to Position, ok bool) {
 	n, size := 0, 0
 	whole := 0 // up to the last complete transaction
 	for n < len(c.pending) && n < c.events && (n == 0 || size < c.bytes) {
@@ -141,9 +147,9 @@ func (c *core) land(n int, to Position, flushed uint64) {
 	}
 	c.collected.Landed = max(c.collected.Landed, to.Landed)
 	if to.Landed > c.confirmed {
-		c.unconfirmed = append(c.unconfirmed, landing{to.Landed, flushed})
+		c.unconfirmed = append(c.unconfirmed, unconfirmedLanding{to.Landed, flushed})
 	}
-	c.pass(0)
+	c.confirm()
 }
 
 // messageWeight is about what a message takes beside its content.
@@ -153,7 +159,7 @@ const messageWeight = 100
 type slot struct {
 	exists, fits, lost bool
 	confirmed          uint64 // 0: it is being created
-	end                uint64 // of the log
+	end                uint64 // of the WAL
 }
 
 // plan is what to do before the slot is read.
@@ -162,38 +168,38 @@ type plan struct {
 	cut    string // why events may be lost
 	drop   bool
 	create bool
-	mark   bool // the marker is set to what the slot has confirmed
 	again  bool // events may have been landed that the slot shows again
 }
 
 // planFor decides what to do before the slot is read. known says that the marker is one of this server and database; landed is 0 if there was
-// no slot. restarted says that the server has ended since one was made: if it was being made, publishers may have seen it.
+// no slot. restarted means that the server has restarted since a relay created the slot or began to. In the second case publishers may have
+// used the slot.
 func planFor(s slot, known, restarted bool, landed uint64) (p plan) {
 	was := known && landed > 0
 	switch {
 	case s.exists && !s.fits:
 		p.refuse = "it is temporary, or of another plugin or database: drop it"
 	case !s.exists:
-		p.create, p.mark = true, true
+		p.create = true
 		switch {
 		case was:
 			p.cut = "the slot was dropped"
 		case known && restarted:
-			p.cut = "the server ended while the slot was made"
+			p.cut = "the server restarted while a relay created the slot"
 		}
 	case s.lost:
-		p.drop, p.create, p.mark = true, true, true
+		p.drop, p.create = true, true
 		if was || !known {
 			p.cut = "the server has invalidated the slot"
 		}
 	case s.confirmed == 0:
 		p.refuse = "somebody else is creating it: end that session, or wait"
 	case !was:
-		p.mark, p.again = true, !known
+		p.again = !known
 	case landed > s.end:
-		p.cut, p.mark = "the marker is ahead of the log: the server was restored to an earlier time, or the marker is that of a copy of it", true
+		p.cut = "the marker is ahead of the WAL: the server was restored to an earlier time, or the marker is that of a copy of it"
 	case s.confirmed > landed:
-		p.cut, p.mark = "the slot was advanced, or dropped and created again, by somebody else", true
+		p.cut = "the slot was advanced, or dropped and created again, by somebody else"
 	}
 	return p
 }

@@ -76,7 +76,7 @@ func (w *world) start(i int) {
 	switch p := planFor(slot{exists: true, fits: true, confirmed: w.confirmed, end: w.wal}, marker.Landed > 0, false, marker.Landed); {
 	case p.cut != "" || p.refuse != "":
 		w.wrong = p.cut + p.refuse
-	case p.mark:
+	case marker.Landed == 0:
 		marker = Position{Landed: w.confirmed}
 		w.landings = append(w.landings, committedLanding{commit: w.record(), marker: marker})
 	}
@@ -113,7 +113,7 @@ func (w *world) stream(r *reader) {
 
 // land makes a relay land a portion. The answer may be lost, and the relay then ends.
 func (w *world) land(r *reader, due, answered bool) {
-	messages, to, ok := r.core.portion(due)
+	messages, to, ok := r.core.part(due)
 	if !ok {
 		return
 	}
@@ -269,21 +269,21 @@ func TestPlan(t *testing.T) {
 		landed           uint64
 		want             plan
 	}{
-		"nothing yet":                  {slot{}, false, false, 0, plan{create: true, mark: true}},
-		"the marker of a dump":         {slot{}, false, false, 0, plan{create: true, mark: true}},
-		"a slot that was just created": {usable, true, false, 0, plan{mark: true}},
-		"a slot without a marker":      {usable, false, false, 0, plan{mark: true, again: true}},
-		"as it should be":              {usable, true, false, 10, plan{}},
-		"ahead of the log":             {usable, true, false, 21, plan{cut: "the marker is ahead of the log: the server was restored to an earlier time, or the marker is that of a copy of it", mark: true}},
-		"not all was confirmed":        {usable, true, false, 11, plan{}},
-		"dropped":                      {slot{}, true, false, 10, plan{cut: "the slot was dropped", create: true, mark: true}},
-		"ended while it was made":      {slot{}, true, true, 0, plan{cut: "the server ended while the slot was made", create: true, mark: true}},
-		"cut before":                   {slot{}, true, false, 0, plan{create: true, mark: true}},
-		"invalidated":                  {lost, true, false, 10, plan{cut: "the server has invalidated the slot", drop: true, create: true, mark: true}},
-		"invalidated, cut before":      {lost, true, false, 0, plan{drop: true, create: true, mark: true}},
-		"advanced":                     {usable, true, false, 9, plan{cut: "the slot was advanced, or dropped and created again, by somebody else", mark: true}},
-		"another one's":                {slot{exists: true, confirmed: 10}, true, false, 10, plan{refuse: "it is temporary, or of another plugin or database: drop it"}},
-		"being created":                {slot{exists: true, fits: true}, true, false, 0, plan{refuse: "somebody else is creating it: end that session, or wait"}},
+		"nothing yet":                    {slot{}, false, false, 0, plan{create: true}},
+		"the marker of a dump":           {slot{}, false, false, 0, plan{create: true}},
+		"a slot that was just created":   {usable, true, false, 0, plan{}},
+		"a slot without a marker":        {usable, false, false, 0, plan{again: true}},
+		"as it should be":                {usable, true, false, 10, plan{}},
+		"ahead of the WAL":               {usable, true, false, 21, plan{cut: "the marker is ahead of the WAL: the server was restored to an earlier time, or the marker is that of a copy of it"}},
+		"not all was confirmed":          {usable, true, false, 11, plan{}},
+		"dropped":                        {slot{}, true, false, 10, plan{cut: "the slot was dropped", create: true}},
+		"restarted while it was created": {slot{}, true, true, 0, plan{cut: "the server restarted while a relay created the slot", create: true}},
+		"cut before":                     {slot{}, true, false, 0, plan{create: true}},
+		"invalidated":                    {lost, true, false, 10, plan{cut: "the server has invalidated the slot", drop: true, create: true}},
+		"invalidated, cut before":        {lost, true, false, 0, plan{drop: true, create: true}},
+		"advanced":                       {usable, true, false, 9, plan{cut: "the slot was advanced, or dropped and created again, by somebody else"}},
+		"another one's":                  {slot{exists: true, confirmed: 10}, true, false, 10, plan{refuse: "it is temporary, or of another plugin or database: drop it"}},
+		"being created":                  {slot{exists: true, fits: true}, true, false, 0, plan{refuse: "somebody else is creating it: end that session, or wait"}},
 	} {
 		assert.Equal(t, c.want, planFor(c.slot, c.known, c.restarted, c.landed), name)
 	}
@@ -292,7 +292,7 @@ func TestPlan(t *testing.T) {
 func TestLandedOf(t *testing.T) {
 	t.Parallel()
 	bad := landedOf(message{content: []byte("x"), place: 0x1_0000_00ff})
-	assert.Equal(t, store.Landed{
-		Hash: store.Hash("", "log-1-FF"), ID: "log-1-FF", Payload: []byte("x"), Bad: "a message in the log is no event: the message has version 120, and this program knows version 1",
+	assert.Equal(t, store.LandedMessage{
+		Hash: store.Hash("", "log-1-FF"), ID: "log-1-FF", Payload: []byte("x"), Bad: "a message in the WAL is not a valid event: the message has version 120, and this program knows version 1",
 	}, bad)
 }

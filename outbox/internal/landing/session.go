@@ -32,8 +32,8 @@ var errOtherServer = errors.New("replication and SQL connections reach different
 type session struct {
 	*Landing
 	stream, database *pgconn.PgConn
-	system           string    // the server's identifier
-	server           time.Time // when it started
+	system           string // the server's identifier
+	serverStarted    time.Time
 
 	mu    sync.Mutex
 	core  *core
@@ -57,7 +57,7 @@ func (s *session) prepare(ctx context.Context) error {
 		return err
 	}
 	s.system = identity.SystemID
-	if _, s.server, err = s.store.End(ctx, s.stream); err != nil {
+	if _, s.serverStarted, err = s.store.End(ctx, s.stream); err != nil {
 		return err
 	}
 	marker, err := s.store.Marker(ctx, s.database, s.system)
@@ -66,16 +66,16 @@ func (s *session) prepare(ctx context.Context) error {
 	}
 	s.advanced.Store(marker.LandedAt.UnixNano())
 	if marker.Foreign {
-		s.logger.WarnContext(ctx, "the outbox comes from another server or database: events that were not landed there are not in the log of this one")
+		s.logger.WarnContext(ctx, "the outbox comes from another server or database: events that were not landed there are not in the WAL of this one")
 	}
-	if !marker.Server.Equal(s.server) {
+	if !marker.ServerStarted.Equal(s.serverStarted) {
 		return errOtherServer
 	}
-	state, err := s.free(ctx)
+	state, err := s.awaitSlot(ctx)
 	if err != nil {
 		return err
 	}
-	p := planFor(slot{exists: state.Exists, fits: state.Fits && !state.Temporary, lost: state.Lost, confirmed: state.Confirmed, end: state.Flushed}, marker.Known, !marker.Made.Equal(s.server), marker.Landed)
+	p := planFor(slot{exists: state.Exists, fits: state.Fits && !state.Temporary, lost: state.Lost, confirmed: state.Confirmed, end: state.Flushed}, marker.Known, !marker.SlotServerStarted.Equal(s.serverStarted), marker.Landed)
 	if p.refuse != "" {
 		return fmt.Errorf("the replication slot %s cannot be used: %s", s.store.Slot, p.refuse)
 	}
@@ -89,7 +89,7 @@ func (s *session) prepare(ctx context.Context) error {
 	}
 	if p.cut != "" {
 		s.cuts.Add(1)
-		s.logger.ErrorContext(ctx, "a part of the log is lost, with its events that were not landed: find the transactions whose events were not published, and publish those events again",
+		s.logger.ErrorContext(ctx, "WAL was lost before its events were landed: find the transactions whose events were not published, and publish those events again",
 			"reason", p.cut, "slot", s.store.Slot, "from", pglogrepl.LSN(marker.Landed))
 		to := state.Confirmed
 		if p.create {
@@ -113,16 +113,16 @@ func (s *session) prepare(ctx context.Context) error {
 				return err
 			}
 		}
-		s.logger.InfoContext(ctx, "creating the slot of the events in the log: the server waits for the transactions that run now, and publishers are refused meanwhile", "slot", s.store.Slot)
+		s.logger.InfoContext(ctx, "creating the replication slot for landing: this waits for running transactions, and publishers get ErrNoLog until then", "slot", s.store.Slot)
 		if err := s.store.Create(ctx, s.stream); err != nil {
 			return fmt.Errorf("create the slot: %w", err)
 		}
 		if state, err = s.store.State(ctx); err != nil {
 			return err
 		}
-		s.logger.InfoContext(ctx, "created the slot of the events in the log", "slot", s.store.Slot, "at", pglogrepl.LSN(state.Confirmed))
+		s.logger.InfoContext(ctx, "created the replication slot for landing", "slot", s.store.Slot, "at", pglogrepl.LSN(state.Confirmed))
 	}
-	if p.mark && marker.Landed != state.Confirmed {
+	if marker.Landed == 0 { // there was no slot, or no marker of it
 		if err := mark(state.Confirmed, ""); err != nil {
 			return err
 		}
@@ -131,21 +131,21 @@ func (s *session) prepare(ctx context.Context) error {
 	return nil
 }
 
-// free waits until nobody reads the slot, and returns its state. A reader that has ended may hold it for a moment.
-func (s *session) free(ctx context.Context) (state store.SlotState, err error) {
+// awaitSlot waits until nobody reads the slot, and returns its state. A reader that has ended may hold it for a moment.
+func (s *session) awaitSlot(ctx context.Context) (state store.SlotState, err error) {
 	for ended := time.Now().Add(endTimeout); ; {
 		state, err = s.store.State(ctx)
 		switch {
 		case err != nil:
 			return state, err
-		case !state.Server.Equal(s.server):
+		case !state.ServerStarted.Equal(s.serverStarted):
 			return state, errOtherServer
 		case state.Reader == 0:
 			return state, nil
 		case time.Now().After(ended):
-			return state, fmt.Errorf("the server's process %d reads the slot %s, and is no relay: end it", state.Reader, s.store.Slot)
+			return state, fmt.Errorf(`process %d reads the replication slot %s and is not a relay: run "select pg_terminate_backend(%d)"`, state.Reader, s.store.Slot, state.Reader)
 		}
-		if !sleep(ctx, firstRetry) {
+		if !store.Sleep(ctx, firstRetry) {
 			return state, ctx.Err()
 		}
 	}
@@ -153,13 +153,13 @@ func (s *session) free(ctx context.Context) (state store.SlotState, err error) {
 
 // run streams the slot and lands what it shows, until that fails.
 func (s *session) run(ctx context.Context) error {
-	if err := s.begin(ctx); err != nil {
+	if err := s.startStream(ctx); err != nil {
 		return err
 	}
 	s.leads.Store(true)
-	s.told = nil
+	s.lastLogged = nil
 	s.heard.Store(time.Now().UnixNano())
-	s.logger.InfoContext(ctx, "landing the events in the log", "slot", s.store.Slot, "from", pglogrepl.LSN(s.core.landed.Landed))
+	s.logger.InfoContext(ctx, "landing events", "slot", s.store.Slot, "from", pglogrepl.LSN(s.core.landed.Landed))
 	running, stop := context.WithCancelCause(ctx)
 	var working sync.WaitGroup
 	for _, work := range []func(context.Context) error{s.landAll, s.watch} {
@@ -170,9 +170,33 @@ func (s *session) run(ctx context.Context) error {
 	return context.Cause(running)
 }
 
+// startStream starts the stream.
+func (s *session) startStream(ctx context.Context) error {
+	err := pglogrepl.StartReplication(ctx, s.stream, s.store.Slot, pglogrepl.LSN(s.core.landed.Landed), pglogrepl.StartReplicationOptions{
+		PluginArgs: []string{"proto_version '1'", `publication_names '"` + s.store.Publication + `"'`, "messages 'true'"},
+	})
+	return s.explain(err)
+}
+
+// explain says what to do about an error of the stream.
+func (s *session) explain(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	switch pgErr.Code {
+	case "55006": // object_in_use
+		return errors.Join(errTaken, err)
+	case "42704": // undefined_object
+		return fmt.Errorf(`the publication %s was dropped, and without it this server cannot decode earlier WAL: `+
+			`to give up the events that were not landed (from %v on) and let the relay continue, run "select pg_drop_replication_slot('%s')": %w`, s.store.Publication, pglogrepl.LSN(s.core.landed.Landed), s.store.Slot, err)
+	}
+	return err
+}
+
 // watch measures the slot's lag, and returns an error if the stream cannot be trusted.
 func (s *session) watch(ctx context.Context) error {
-	for before := uint64(0); sleep(ctx, lookEvery); {
+	for before := uint64(0); store.Sleep(ctx, lookEvery); {
 		state, err := s.store.State(ctx)
 		switch {
 		case stops(err):
@@ -186,19 +210,19 @@ func (s *session) watch(ctx context.Context) error {
 		s.mu.Unlock()
 		before = state.Flushed
 		switch {
-		case !state.Server.Equal(s.server):
+		case !state.ServerStarted.Equal(s.serverStarted):
 			return errOtherServer
-		case state.Standby:
-			return errors.New("the server takes the reader of the log for a synchronous standby: name the standbys in synchronous_standby_names")
-		case late && time.Since(time.Unix(0, s.heard.Load())) > s.silence:
-			s.silence = min(2*s.silence, mostPatience) // the server may work on a large transaction
-			return errors.New("the stream is silent although the log grows")
+		case state.CountsAsStandby:
+			return store.ErrCountsAsStandby
+		case late && time.Since(time.Unix(0, s.heard.Load())) > s.currentSilence:
+			s.currentSilence = min(2*s.currentSilence, mostPatience) // the server may work on a large transaction
+			return errors.New("the stream is silent although the WAL grows")
 		}
 	}
 	return ctx.Err()
 }
 
-// stops reports whether the server stops or cannot be reached. A server that stops waits for the end of the stream.
+// stops reports whether the server is shutting down or refuses connections. A server that is shutting down waits for the end of the stream.
 func stops(err error) bool {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
@@ -282,11 +306,11 @@ func (s *session) take(data []byte) (asks bool, err error) {
 	return asks, nil
 }
 
-// landAll lands what the core has, one portion after another.
+// landAll lands what the core has, one part after another.
 func (s *session) landAll(ctx context.Context) error {
 	for advanced := time.Now(); ; {
 		s.mu.Lock()
-		messages, to, ok := s.core.portion(time.Since(advanced) >= advanceEvery)
+		messages, to, ok := s.core.part(time.Since(advanced) >= advanceEvery)
 		s.mu.Unlock()
 		if !ok {
 			select {
@@ -297,7 +321,7 @@ func (s *session) landAll(ctx context.Context) error {
 			}
 		}
 		advanced = time.Now()
-		rows := make([]store.Landed, len(messages))
+		rows := make([]store.LandedMessage, len(messages))
 		for i, m := range messages {
 			rows[i] = landedOf(m)
 		}
@@ -308,7 +332,7 @@ func (s *session) landAll(ctx context.Context) error {
 }
 
 // land lands messages. If the database does not take one of them, it finds that one, and lands it as a dead event.
-func (s *session) land(ctx context.Context, messages []message, rows []store.Landed, to Position) error {
+func (s *session) land(ctx context.Context, messages []message, rows []store.LandedMessage, to Position) error {
 	err := s.insert(ctx, rows, to)
 	switch {
 	case !blamesData(err):
@@ -320,14 +344,15 @@ func (s *session) land(ctx context.Context, messages []message, rows []store.Lan
 		}
 		return s.land(ctx, messages[half:], rows[half:], to)
 	case len(rows) == 1 && rows[0].Bad == "":
-		return s.land(ctx, messages, []store.Landed{badOf(messages[0], entry.Entry{}, err)}, to)
+		return s.land(ctx, messages, []store.LandedMessage{badOf(messages[0], entry.Entry{}, err)}, to)
 	}
 	return err
 }
 
 // insert lands rows in one transaction.
-func (s *session) insert(ctx context.Context, rows []store.Landed, to Position) error {
-	// The end of ctx closes the connection. It does not cancel a COMMIT that waits for a standby, because that would show the rows before.
+func (s *session) insert(ctx context.Context, rows []store.LandedMessage, to Position) error {
+	// When ctx ends, close the connection and send no cancel request. A cancelled COMMIT that waits for a synchronous standby would make the
+	// rows visible before the standby has them.
 	defer context.AfterFunc(ctx, func() { _ = s.database.Conn().Close() })()
 	flushed, err := s.store.Land(context.WithoutCancel(ctx), s.database, s.system, s.core.landed, to, rows)
 	switch {
@@ -344,7 +369,7 @@ func (s *session) insert(ctx context.Context, rows []store.Landed, to Position) 
 	var hashes []int64
 	for _, r := range rows {
 		if r.Bad != "" {
-			s.logger.ErrorContext(ctx, "a message in the log is no event: it is a dead event now", "event_id", r.ID, "reason", r.Bad)
+			s.logger.ErrorContext(ctx, "a message in the WAL is not a valid event: it was stored as a dead event", "event_id", r.ID, "reason", r.Bad)
 			continue
 		}
 		hashes = append(hashes, r.Hash)

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Landing has the statements about events that are in the write-ahead log alone. Its methods must not be called before Settings.
+// Landing has the statements about events that are in the write-ahead log alone. Its methods must not be called before LoadSettings.
 type Landing struct {
 	*Wal
 	settingsSQL, holderSQL, markerSQL, markSQL, landSQL string
@@ -30,11 +30,11 @@ func NewLanding(pool *pgxpool.Pool, schema string, relay uuid.UUID, ttl time.Dur
 // Settings are those of the server.
 type Settings struct {
 	Standby bool  // it cannot be written to yet
-	Unsafe  error // why it may remove a part of the log that nobody has read, with the remedy
+	Unsafe  error // why it may remove WAL that nobody has read, with the remedy
 }
 
-// Settings returns the settings, and learns the slot's name.
-func (l *Landing) Settings(ctx context.Context) (settings Settings, err error) {
+// LoadSettings returns the settings, and learns the slot's name.
+func (l *Landing) LoadSettings(ctx context.Context) (settings Settings, err error) {
 	var size, idle string
 	err = l.ask(ctx, statement{sql: l.settingsSQL, row: func(v [][]byte) error {
 		l.Slot, settings.Standby, size, idle = string(v[0]), v[1][0] != 0, string(v[2]), string(v[3])
@@ -45,15 +45,16 @@ func (l *Landing) Settings(ctx context.Context) (settings Settings, err error) {
 	}
 	for _, s := range []struct{ setting, is, wanted string }{{"max_slot_wal_keep_size", size, "-1"}, {"idle_replication_slot_timeout", idle, "0"}} {
 		if s.is != s.wanted {
-			settings.Unsafe = errors.Join(settings.Unsafe, fmt.Errorf(`%s is %s, so the server may remove events that are in the log alone: run "alter system set %s = %s", then "select pg_reload_conf()"`,
+			settings.Unsafe = errors.Join(settings.Unsafe, fmt.Errorf(`%s is %s, so the server may remove events that are only in the WAL: run "alter system set %s = %s", then "select pg_reload_conf()"`,
 				s.setting, s.is, s.setting, s.wanted))
 		}
 	}
 	return settings, nil
 }
 
-// Publish creates the publication without tables that a stream needs, if there is none. It is older than the slot, which else could not be read.
-func (l *Landing) Publish(ctx context.Context) error {
+// CreatePublication creates the publication, which has no tables, unless it exists. It must be created before the slot: otherwise the slot
+// could not be read.
+func (l *Landing) CreatePublication(ctx context.Context) error {
 	exists, _, _, err := l.publication(ctx)
 	if err != nil || exists {
 		return err
@@ -61,22 +62,22 @@ func (l *Landing) Publish(ctx context.Context) error {
 	create := `create publication ` + pgx.Identifier{l.Publication}.Sanitize()
 	var pgErr *pgconn.PgError
 	if _, err := l.pool.Exec(ctx, create); err != nil && !(errors.As(err, &pgErr) && (pgErr.Code == "42710" || pgErr.Code == "23505")) { // another relay was faster
-		return fmt.Errorf(`create the publication of the events in the log: run "%s" as the owner of the database: %w`, create, err)
+		return fmt.Errorf(`create the publication for landing: run "%s" as the owner of the database: %w`, create, err)
 	}
 	return nil
 }
 
 // Holder is the process that lands events.
 type Holder struct {
-	Process int    // 0: nobody does
-	Own     bool   // this relay has started the process
-	Alive   string // changes while it is alive; "": that cannot be told
+	Process   int    // 0: nobody does
+	Own       bool   // this relay has started the process
+	Heartbeat string // changes while it is alive; "" if this role may not see it
 }
 
 // Holder returns who lands events.
 func (l *Landing) Holder(ctx context.Context) (h Holder, err error) {
 	err = l.ask(ctx, statement{sql: l.holderSQL, args: []argument{bigint(l.lock()), id(l.id)}, row: func(v [][]byte) error {
-		h = Holder{Process: asInt4(v[0]), Own: v[1][0] != 0, Alive: string(v[2])}
+		h = Holder{Process: asInt4(v[0]), Own: v[1][0] != 0, Heartbeat: string(v[2])}
 		return nil
 	}})
 	return h, err
@@ -116,18 +117,18 @@ type Position struct {
 // Marker is what the database knows about landing.
 type Marker struct {
 	Position
-	Known    bool      // something is known of this server and database
-	Foreign  bool      // there is a marker, of another server or database
-	Made     time.Time // when the server started that made the slot, or was about to
-	Server   time.Time // when this one started
-	LandedAt time.Time // when a relay last advanced it; now, if nothing is known
+	Known             bool      // something is known of this server and database
+	Foreign           bool      // there is a marker, of another server or database
+	SlotServerStarted time.Time // when the server started at which a relay created the slot or began to
+	ServerStarted     time.Time // when this one started
+	LandedAt          time.Time // when a relay last advanced it; now, if nothing is known
 }
 
 // Marker returns the marker for the server with that system identifier.
 func (l *Landing) Marker(ctx context.Context, conn *pgconn.PgConn, system string) (m Marker, err error) {
 	err = exchange(ctx, conn, statement{sql: l.markerSQL, args: []argument{text(system)}, row: func(v [][]byte) error {
 		m = Marker{
-			Known: v[0][0] != 0, Position: Position{asUint8(v[1]), asUint8(v[2]), asInt4(v[3])}, Made: asTime(v[4]), Server: asTime(v[5]),
+			Known: v[0][0] != 0, Position: Position{asUint8(v[1]), asUint8(v[2]), asInt4(v[3])}, SlotServerStarted: asTime(v[4]), ServerStarted: asTime(v[5]),
 			LandedAt: asTime(v[6]), Foreign: v[7][0] != 0,
 		}
 		return nil
@@ -160,8 +161,8 @@ func transact(ctx context.Context, conn *pgconn.PgConn, statements ...statement)
 	return err
 }
 
-// Landed is a message of the log as it is landed.
-type Landed struct {
+// LandedMessage is the row that a message of the WAL becomes.
+type LandedMessage struct {
 	Hash           int64
 	ID, Topic, Key string
 	Headers        []byte
@@ -172,8 +173,8 @@ type Landed struct {
 
 // Land makes rows of the messages and advances the marker. It returns up to where the log was flushed afterwards, or 0 if another relay has
 // landed meanwhile.
-func (l *Landing) Land(ctx context.Context, conn *pgconn.PgConn, system string, from, to Position, messages []Landed) (flushed uint64, err error) {
-	var good, bad []Landed
+func (l *Landing) Land(ctx context.Context, conn *pgconn.PgConn, system string, from, to Position, messages []LandedMessage) (flushed uint64, err error) {
+	var good, bad []LandedMessage
 	for _, m := range messages {
 		if m.Bad == "" {
 			good = append(good, m)
@@ -183,13 +184,13 @@ func (l *Landing) Land(ctx context.Context, conn *pgconn.PgConn, system string, 
 	}
 	args := []argument{
 		lsn(from.Landed), lsn(from.PartOf), integer(from.Part), lsn(to.Landed), lsn(to.PartOf), integer(to.Part), text(system),
-		int8s(column(good, func(m Landed) int64 { return m.Hash })), texts(column(good, func(m Landed) string { return m.ID })),
-		texts(column(good, func(m Landed) string { return m.Topic })), texts(column(good, func(m Landed) string { return m.Key })),
-		byteas(column(good, func(m Landed) []byte { return m.Headers })), byteas(column(good, func(m Landed) []byte { return m.Payload })),
-		int8s(column(good, func(m Landed) int64 { return m.Committed.UnixMicro() })),
-		int8s(column(bad, func(m Landed) int64 { return m.Hash })), texts(column(bad, func(m Landed) string { return m.ID })),
-		texts(column(bad, func(m Landed) string { return m.Topic })), byteas(column(bad, func(m Landed) []byte { return m.Payload })),
-		int8s(column(bad, func(m Landed) int64 { return m.Committed.UnixMicro() })), texts(column(bad, func(m Landed) string { return m.Bad })),
+		int8s(column(good, func(m LandedMessage) int64 { return m.Hash })), texts(column(good, func(m LandedMessage) string { return m.ID })),
+		texts(column(good, func(m LandedMessage) string { return m.Topic })), texts(column(good, func(m LandedMessage) string { return m.Key })),
+		byteas(column(good, func(m LandedMessage) []byte { return m.Headers })), byteas(column(good, func(m LandedMessage) []byte { return m.Payload })),
+		int8s(column(good, func(m LandedMessage) int64 { return m.Committed.UnixMicro() })),
+		int8s(column(bad, func(m LandedMessage) int64 { return m.Hash })), texts(column(bad, func(m LandedMessage) string { return m.ID })),
+		byteas(column(bad, func(m LandedMessage) []byte { return m.Payload })),
+		int8s(column(bad, func(m LandedMessage) int64 { return m.Committed.UnixMicro() })), texts(column(bad, func(m LandedMessage) string { return m.Bad })),
 	}
 	var advanced int64
 	err = transact(ctx, conn, durable, statement{sql: l.landSQL, args: args, row: func(v [][]byte) error { advanced = asInt8(v[0]); return nil }})
@@ -204,7 +205,7 @@ func (l *Landing) flushed(ctx context.Context, conn *pgconn.PgConn) (to uint64, 
 	return to, err
 }
 
-func column[T any](messages []Landed, of func(Landed) T) []T {
+func column[T any](messages []LandedMessage, of func(LandedMessage) T) []T {
 	values := make([]T, len(messages))
 	for i, m := range messages {
 		values[i] = of(m)

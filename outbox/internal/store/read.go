@@ -20,8 +20,8 @@ type Reader struct {
 
 	// Snapshot is from before the rows of the last read. So that read has looked at everything that it shows.
 	Snapshot snapshot.Snapshot
-	// Server is when the server of the last answer started.
-	Server time.Time
+	// ServerStarted is when the server of the last answer started.
+	ServerStarted time.Time
 
 	pool *pgxpool.Pool
 	sql  readStatements
@@ -109,11 +109,11 @@ func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters b
 
 // moved reports whether another server has answered, or the same after a restart.
 func (r *Reader) moved(server time.Time) bool {
-	if server.Equal(r.Server) {
+	if server.Equal(r.ServerStarted) {
 		return false
 	}
-	moved := !r.Server.IsZero()
-	r.Server, r.durable, r.pending, r.pendingAt = server, 0, 0, 0
+	moved := !r.ServerStarted.IsZero()
+	r.ServerStarted, r.durable, r.pending, r.pendingAt = server, 0, 0, 0
 	return moved
 }
 

@@ -18,10 +18,13 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-// Wal has the statements about the outbox's part of the write-ahead log. It is safe for concurrent use.
+// ErrCountsAsStandby says that the relay's own connection could confirm commits that wait for a standby.
+var ErrCountsAsStandby = errors.New("the server counts this relay's replication connection as a synchronous standby: list the standbys by name in synchronous_standby_names")
+
+// Wal has the statements about the outbox's part of the write-ahead log (WAL). It is safe for concurrent use.
 type Wal struct {
 	Slot, Publication string // their names
-	instead           string // what to do where the log cannot be read
+	instead           string // what to do where the WAL cannot be read
 
 	pool             *pgxpool.Pool
 	schema           string
@@ -48,10 +51,19 @@ func SlotName(database, schema string) string {
 // PublicationName is the name of the publication of the outbox's inserts.
 func PublicationName(schema string) string { return schema[:min(len(schema), 55)] + "_outbox" }
 
+// CheckConnection returns an error if the server admits no connection for replication.
+func (w *Wal) CheckConnection(ctx context.Context) error {
+	conn, err := w.Dial(ctx)
+	if err != nil {
+		return fmt.Errorf("connect for replication: connect to the server directly, not through a pooler, and check pg_hba.conf and max_wal_senders: %w", err)
+	}
+	return conn.Close(ctx)
+}
+
 // Application is the name by which other relays recognize the connection that reads the slot.
 func (w *Wal) Application() string { return "millrace-relay-" + w.id.String() }
 
-// Ready returns an error that names the remedy if the role cannot read the log, or no slot is left.
+// Ready returns an error that names the remedy if the role cannot read the WAL, or no slot is left.
 func (w *Wal) Ready(ctx context.Context) error {
 	var level, role string
 	var replicates, free, anyStandby bool
@@ -65,17 +77,17 @@ func (w *Wal) Ready(ctx context.Context) error {
 	case level != "logical":
 		return fmt.Errorf(`wal_level is %s: run "alter system set wal_level = logical" and restart the server, or %s`, level, w.instead)
 	case !replicates:
-		return fmt.Errorf(`the role %s may not read the log: run "alter role %s replication", or %s`, role, pgx.Identifier{role}.Sanitize(), w.instead)
+		return fmt.Errorf(`the role %s may not read the WAL: run "alter role %s replication", or %s`, role, pgx.Identifier{role}.Sanitize(), w.instead)
 	case anyStandby:
-		return errors.New("synchronous_standby_names has *, so the server would count the reader of the log as a standby: name the standbys")
+		return errors.New("synchronous_standby_names has *, so the server would count this relay's replication connection as a synchronous standby: list the standbys by name")
 	case !free:
 		return errors.New("no replication slot is free: raise max_replication_slots and restart the server, or drop a slot that nobody reads (select * from pg_replication_slots)")
 	}
 	return nil
 }
 
-// Published returns an error if there is no publication of the outbox's inserts. It creates none.
-func (w *Wal) Published(ctx context.Context) error {
+// CheckPublication returns an error if there is no publication of the outbox's inserts. It creates none.
+func (w *Wal) CheckPublication(ctx context.Context) error {
 	exists, inserts, more, err := w.publication(ctx)
 	if err == nil && (!exists || !inserts || more) {
 		err = fmt.Errorf("the publication %s was dropped or changed", w.Publication)
@@ -91,8 +103,8 @@ func (w *Wal) publication(ctx context.Context) (exists, inserts, more bool, err 
 	return exists, inserts, more, err
 }
 
-// Publish creates the publication of the outbox's inserts, if there is none.
-func (w *Wal) Publish(ctx context.Context) error {
+// CreatePublication creates the publication of the outbox's inserts, unless it exists.
+func (w *Wal) CreatePublication(ctx context.Context) error {
 	name := pgx.Identifier{w.Publication}.Sanitize()
 	create := pgschema.Render(`create publication `+name+` for table {schema}.outbox with (publish = 'insert')`, w.schema)
 	for created := false; ; created = true {
@@ -118,23 +130,23 @@ func (w *Wal) Publish(ctx context.Context) error {
 
 // SlotState is what the server says about the slot, and about other relays.
 type SlotState struct {
-	Exists   bool
-	Fits     bool   // it can be used
-	Lost     bool   // the server has removed its log
-	Reader   int    // the server's process that reads it; 0: none
-	Own      bool   // this relay has started that process
-	Orphaned bool   // the relay that has started it has ended
-	Standby  bool   // the server takes that process for a synchronous standby
-	Lag      int64  // bytes of the log that the server keeps for the slot
-	Others   bool   // another relay holds shards
-	Flushed  uint64 // the end of the log
-	Server   time.Time
+	Exists          bool
+	Fits            bool   // its plugin is pgoutput, and it belongs to this database
+	Lost            bool   // the server has removed WAL that it needs
+	Reader          int    // the server's process that reads it; 0: none
+	Own             bool   // this relay has started that process
+	Orphaned        bool   // the relay that has started it has ended
+	Lag             int64  // bytes of WAL that the server keeps for the slot
+	Others          bool   // another relay holds shards
+	Flushed         uint64 // the end of the WAL
+	ServerStarted   time.Time
+	CountsAsStandby bool // the server counts that process as a synchronous standby
 
 	Confirmed uint64 // what its reader has confirmed; 0: the slot is being created
 	Temporary bool   // it ends with its session
 }
 
-// State returns the state of the slot.
+// State asks the server, and changes nothing.
 func (w *Wal) State(ctx context.Context) (s SlotState, err error) {
 	err = w.ask(ctx, statement{
 		sql: w.slotSQL, args: []argument{text(w.Slot), id(w.id), integer(int(w.ttl.Milliseconds()))},
@@ -142,7 +154,7 @@ func (w *Wal) State(ctx context.Context) (s SlotState, err error) {
 			is := func(i int) bool { return v[i][0] != 0 }
 			s = SlotState{
 				Exists: is(0), Fits: is(1), Lost: is(2), Reader: asInt4(v[3]), Own: is(4), Orphaned: is(5), Lag: asInt8(v[6]), Others: is(7),
-				Flushed: asUint8(v[8]), Server: asTime(v[9]), Standby: is(10), Confirmed: asUint8(v[11]), Temporary: is(12),
+				Flushed: asUint8(v[8]), ServerStarted: asTime(v[9]), CountsAsStandby: is(10), Confirmed: asUint8(v[11]), Temporary: is(12),
 			}
 			return nil
 		},
@@ -196,8 +208,8 @@ func (w *Wal) Create(ctx context.Context, conn *pgconn.PgConn) error {
 	return err
 }
 
-// End returns the end of the log and when the server started, on a connection of Dial.
-func (w *Wal) End(ctx context.Context, conn *pgconn.PgConn) (position uint64, server time.Time, err error) {
+// End returns the end of the WAL and when the server started, on a connection of Dial.
+func (w *Wal) End(ctx context.Context, conn *pgconn.PgConn) (position uint64, serverStarted time.Time, err error) {
 	results, err := conn.Exec(ctx, `select (pg_current_wal_flush_lsn() - '0/0')::bigint, (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint`).ReadAll()
 	if err != nil {
 		return 0, time.Time{}, err
@@ -205,6 +217,16 @@ func (w *Wal) End(ctx context.Context, conn *pgconn.PgConn) (position uint64, se
 	p, err1 := strconv.ParseUint(string(results[0].Rows[0][0]), 10, 64)
 	micros, err2 := strconv.ParseInt(string(results[0].Rows[0][1]), 10, 64)
 	return p, time.UnixMicro(micros), errors.Join(err1, err2)
+}
+
+// Sleep returns false if ctx has ended.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
 }
 
 // Receive returns the next message of a stream, on the connection on which it was started.

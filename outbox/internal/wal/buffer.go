@@ -29,22 +29,22 @@ const rowWeight = 400
 // Buffer holds the committed rows that the log has shown and the relay has not read. It decides which reads of a shard they can answer. It
 // does no I/O and has no clock. It is safe for concurrent use.
 //
-// The log answers for a shard once its rows and those that the relay has read from the table are all there are. That takes two reads of
-// the table. From the first one on, the buffer keeps what the log shows. The second one begins after all transactions have ended that had
-// the outbox open for writing at the first one: they may have committed in the log before the buffer kept anything. What is not visible to
-// the second read comes from the log.
+// The buffer can answer for a shard once it and the reads of the table together have seen every row. That takes two reads of the table.
+// Before the first one the buffer begins to keep the shard's rows, and that read lists the transactions that have the outbox open for
+// writing. The stream may have shown those transactions before the buffer kept anything. So the second read begins after all of them have
+// ended, and sees their rows. Every row that it does not see comes from the stream.
 //
 // A transaction is in the log before others can see it, and waits for synchronous standbys meanwhile. The buffer gives its rows out only when
 // a snapshot shows it. So a row is never published before it is as durable as its transaction asked for, and its delete finds it.
 type Buffer struct {
-	mu     sync.Mutex
-	rules  rules
-	limit  int
-	bytes  int
-	server time.Time // when the stream's server started; zero: there is no stream
-	late   bool      // the stream is behind the table
-	shards map[int16]*shard
-	spills int64
+	mu            sync.Mutex
+	rules         rules
+	limit         int
+	bytes         int
+	serverStarted time.Time // the stream's server; zero: there is no stream
+	late          bool      // the stream is behind the table
+	shards        map[int16]*shard
+	spills        int64
 }
 
 // rules are decisions that tests replace, to show why they are needed.
@@ -85,27 +85,27 @@ func NewBuffer(limit int) *Buffer {
 }
 
 // Begin starts with a stream from that server.
-func (b *Buffer) Begin(server time.Time) {
+func (b *Buffer) Begin(serverStarted time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.server, b.late, b.bytes, b.shards = server, false, 0, map[int16]*shard{}
+	b.serverStarted, b.late, b.bytes, b.shards = serverStarted, false, 0, map[int16]*shard{}
 }
 
 // End forgets everything: the stream has ended.
 func (b *Buffer) End() { b.Begin(time.Time{}) }
 
-// From returns when the stream's server started; zero: there is no stream.
-func (b *Buffer) From() time.Time {
+// ServerStarted returns when the stream's server started; zero: there is no stream.
+func (b *Buffer) ServerStarted() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.server
+	return b.serverStarted
 }
 
 // Streams reports whether there is a stream that is not behind the table.
 func (b *Buffer) Streams() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.server.IsZero() && !b.late
+	return !b.serverStarted.IsZero() && !b.late
 }
 
 // SetLate says whether the stream is behind the table. Meanwhile the table answers.
@@ -180,7 +180,7 @@ func (b *Buffer) Answers(requests []step.Request, now time.Time) (yes, nothing b
 }
 
 func (b *Buffer) answers(requests []step.Request, now time.Time) (yes, nothing bool) {
-	if b.server.IsZero() || b.late {
+	if b.serverStarted.IsZero() || b.late {
 		return false, false
 	}
 	rows := 0
@@ -194,27 +194,27 @@ func (b *Buffer) answers(requests []step.Request, now time.Time) (yes, nothing b
 	return true, rows == 0
 }
 
-// Take answers requests from the log, as a read of the table would that sees what the snapshot and the log show. Call it right after the
-// snapshot was taken, on that server. cut are shards with further rows, waiting those with rows that the snapshot does not show yet. ok is
-// false if the log cannot answer.
-func (b *Buffer) Take(requests []step.Request, visible snapshot.Snapshot, server, sent time.Time) (found []step.Found, cut, waiting []int64, ok bool) {
+// Take answers the requests from the buffer. It returns what a read of the table would return if it saw exactly the transactions that both
+// the snapshot and the stream show. Call it right after taking the snapshot on that server. more lists the shards with further rows, and
+// waiting those with rows that are not visible yet. ok is false if the buffer cannot answer.
+func (b *Buffer) Take(requests []step.Request, visible snapshot.Snapshot, serverStarted, sent time.Time) (found []step.Found, more, waiting []int64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if yes, _ := b.answers(requests, sent); !yes || !server.Equal(b.server) {
+	if yes, _ := b.answers(requests, sent); !yes || !serverStarted.Equal(b.serverStarted) {
 		return nil, nil, nil, false
 	}
 	found = make([]step.Found, len(requests))
 	for i, q := range requests {
 		s := b.shards[q.Shard]
-		more, waits := b.take(s, q, &found[i], visible, sent)
-		if more {
-			cut = append(cut, int64(q.Shard))
+		further, waits := b.take(s, q, &found[i], visible, sent)
+		if further {
+			more = append(more, int64(q.Shard))
 		}
 		if waits {
 			waiting = append(waiting, int64(q.Shard))
 		}
 	}
-	return found, cut, waiting, true
+	return found, more, waiting, true
 }
 
 // take moves what the request asks for to found, and drops what was read from the table.
@@ -268,7 +268,7 @@ func handOut(r Row, q step.Request, sent time.Time) *step.Event {
 func (b *Buffer) Prepare(requests []step.Request) (writers bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.server.IsZero() {
+	if b.serverStarted.IsZero() {
 		return false
 	}
 	for _, q := range requests {
@@ -289,9 +289,9 @@ func (b *Buffer) Prepare(requests []step.Request) (writers bool) {
 	return writers
 }
 
-// Learn says what a read of the table has found, what its snapshot showed before it read the rows, when its server started and when it was sent. It returns
-// the shards that should be read again soon, so that the log can answer for them.
-func (b *Buffer) Learn(requests []step.Request, a step.Answer, before snapshot.Snapshot, server, sent time.Time) (again []int64) {
+// Learn says what a read of the table has found, what its snapshot showed before it read the rows, when its server started and when it was
+// sent. It returns the shards that should be read again soon, so that the buffer can answer for them.
+func (b *Buffer) Learn(requests []step.Request, a step.Answer, before snapshot.Snapshot, serverStarted, sent time.Time) (again []int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, q := range requests {
@@ -300,7 +300,7 @@ func (b *Buffer) Learn(requests []step.Request, a step.Answer, before snapshot.S
 			continue
 		}
 		s.looked = sent
-		if s.found = len(a.Shards[i].Above) < q.Limit; !server.Equal(b.server) || !s.found && (q.Table || s.state != complete) {
+		if s.found = len(a.Shards[i].Above) < q.Limit; !serverStarted.Equal(b.serverStarted) || !s.found && (q.Table || s.state != complete) {
 			b.ignore(s)
 			continue
 		}

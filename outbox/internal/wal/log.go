@@ -61,7 +61,7 @@ type Log struct {
 	distrust bool // the slot has failed: another one is needed
 }
 
-// New returns a Log.
+// New returns a Log that looks for rows every poll while there is no stream.
 func New(s *store.Wal, wakes *wake.Collector, logger *slog.Logger, poll time.Duration) *Log {
 	return &Log{Buffer: NewBuffer(bufferBytes), store: s, wakes: wakes, logger: logger, poll: min(poll, watchEvery)}
 }
@@ -71,14 +71,10 @@ func (l *Log) Check(ctx context.Context) error {
 	if err := l.store.Ready(ctx); err != nil {
 		return err
 	}
-	if err := l.store.Publish(ctx); err != nil {
+	if err := l.store.CreatePublication(ctx); err != nil {
 		return err
 	}
-	conn, err := l.store.Dial(ctx)
-	if err != nil {
-		return fmt.Errorf("connect for replication: the server must admit such connections directly, not through a pooler (pg_hba.conf, max_wal_senders): %w", err)
-	}
-	return conn.Close(ctx)
+	return l.store.CheckConnection(ctx)
 }
 
 // Status is what metrics report.
@@ -96,7 +92,7 @@ func (s Status) Reads() int64 {
 	return 0
 }
 
-// Status returns the status.
+// Status may be called while Run runs.
 func (l *Log) Status() Status {
 	return Status{Streams: l.Buffer.Streams(), Lag: l.lag.Load(), Falls: l.falls.Load(), Spills: l.Buffer.Spills()}
 }
@@ -119,7 +115,7 @@ func (l *Log) Lead(ctx context.Context) bool {
 		case first:
 			l.logger.InfoContext(ctx, "another relay forwards the events: standing by")
 		}
-		if !sleep(ctx, l.poll) {
+		if !store.Sleep(ctx, l.poll) {
 			return false
 		}
 	}
@@ -157,19 +153,9 @@ func (l *Log) Run(ctx context.Context) error {
 			retry = 0
 		}
 		retry = min(max(2*retry, firstRetry), mostRetry)
-		if !sleep(ctx, retry) {
+		if !store.Sleep(ctx, retry) {
 			return nil
 		}
-	}
-}
-
-// sleep returns false if ctx has ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 
@@ -178,7 +164,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (l *Log) watch(ctx context.Context) {
 	var before uint64
 	var published time.Time
-	for watched := time.Now(); sleep(ctx, l.poll); {
+	for watched := time.Now(); store.Sleep(ctx, l.poll); {
 		if !l.Buffer.Streams() {
 			l.wakes.Add(nil)
 		}
@@ -186,7 +172,7 @@ func (l *Log) watch(ctx context.Context) {
 			continue
 		}
 		watched = time.Now()
-		server := l.Buffer.From()
+		started := l.Buffer.ServerStarted()
 		s, err := l.store.State(ctx)
 		if err != nil {
 			continue
@@ -195,29 +181,29 @@ func (l *Log) watch(ctx context.Context) {
 		late := l.received.Load() < before
 		l.Buffer.SetLate(late)
 		before = s.Flushed
-		if server.IsZero() {
+		if started.IsZero() {
 			continue
 		}
 		switch {
-		case !server.Equal(s.Server):
-			l.cut(errors.New("the stream comes from another server than the table"))
-		case s.Standby:
-			l.cut(errors.New("the server takes the reader of the log for a synchronous standby: name the standbys in synchronous_standby_names"))
+		case !started.Equal(s.ServerStarted):
+			l.endStream(errors.New("the stream comes from another server than the table"))
+		case s.CountsAsStandby:
+			l.endStream(store.ErrCountsAsStandby)
 		case late && watched.Sub(time.Unix(0, l.heard.Load())) > silence:
-			l.cut(errors.New("the stream is silent although the log grows"))
+			l.endStream(errors.New("the stream is silent although the WAL grows"))
 		}
 		if watched.Sub(published) >= tableEvery {
 			published = watched
 			l.wakes.Add(nil) // each shard is read from the table now and then
-			if err := l.store.Published(ctx); err != nil && ctx.Err() == nil {
-				l.cut(err)
+			if err := l.store.CheckPublication(ctx); err != nil && ctx.Err() == nil {
+				l.endStream(err)
 			}
 		}
 	}
 }
 
-// cut ends the stream.
-func (l *Log) cut(err error) {
+// endStream ends the stream, if there is one, with this reason.
+func (l *Log) endStream(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end != nil {
@@ -239,12 +225,12 @@ func (l *Log) follow(ctx context.Context) error {
 	if err := l.prepare(ctx, conn); err != nil {
 		return err
 	}
-	if err := errors.Join(l.store.Ready(ctx), l.store.Publish(ctx)); err != nil {
+	if err := errors.Join(l.store.Ready(ctx), l.store.CreatePublication(ctx)); err != nil {
 		return err
 	}
-	// Rows before the end of the log are in the table, so the stream need not show them. The position is taken before Begin, so rows that the
-	// stream leaves out were written before the buffer keeps any.
-	position, server, err := l.store.End(ctx, conn)
+	// Rows that were committed before the end of the WAL are in the table, so the stream can skip them. End is asked before Begin: every
+	// transaction that the stream skips has its commit in the WAL before the buffer keeps its first row.
+	position, started, err := l.store.End(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -255,7 +241,7 @@ func (l *Log) follow(ctx context.Context) error {
 		return l.failed(err)
 	}
 	l.received.Store(position)
-	l.Buffer.Begin(server)
+	l.Buffer.Begin(started)
 	l.wakes.Add(nil)
 	l.logger.InfoContext(ctx, "reading the log", "slot", l.store.Slot)
 	l.fallen = false
@@ -290,7 +276,7 @@ func (l *Log) prepare(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := l.store.Terminate(ctx, s.Reader); err != nil {
 			return err
 		}
-		if !sleep(ctx, firstRetry) {
+		if !store.Sleep(ctx, firstRetry) {
 			return ctx.Err()
 		}
 	}
@@ -307,7 +293,7 @@ func (l *Log) prepare(ctx context.Context, conn *pgconn.PgConn) error {
 	if s.Exists {
 		return nil
 	}
-	if err := l.store.Publish(ctx); err != nil {
+	if err := l.store.CreatePublication(ctx); err != nil {
 		return err
 	}
 	if err := l.store.Create(ctx, conn); err != nil {
@@ -408,7 +394,8 @@ func (l *Log) show(t *transaction, message []byte) error {
 	return nil
 }
 
-// wake wakes the relay for the rows' shards. The number of a shard is the hash of a key that is in it.
+// wake wakes the relay for the rows' shards. Shard numbers are passed in place of hashes: loop.woken takes a hash modulo the number of shards,
+// which leaves a shard number as it is.
 func (l *Log) wake(rows []Row) {
 	if len(rows) == 0 {
 		return

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// lookEvery is how often the table is read because numbers are missing: only a read that lists the open writers forgets the numbers of
-	// transactions that were rolled back. Looking for them in the log costs nothing.
+	// lookEvery is how often the table is read while there are gaps: only a read that lists the open writers can drop gaps that a rollback
+	// left. The buffer is searched for gaps at every read. lookEvery is also the longest time without a question to the server while the
+	// buffer is empty.
 	lookEvery = time.Second
 	// againAfter is how soon the table is read again so that the log can answer.
 	againAfter = 50 * time.Millisecond
@@ -41,7 +42,7 @@ func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters b
 		if nothing && now.Sub(r.asked) < lookEvery {
 			return step.Answer{Shards: make([]step.Found, len(requests))}, nil
 		}
-		if answer, ok, err := r.fromLog(ctx, requests, now); ok || err != nil {
+		if answer, ok, err := r.fromBuffer(ctx, requests, now); ok || err != nil {
 			return answer, err
 		}
 	}
@@ -54,11 +55,11 @@ func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters b
 	if askWriters {
 		r.looked = now
 	}
-	r.again(againAfter, r.buffer.Learn(requests, answer, r.table.Snapshot, r.table.Server, now))
+	r.again(againAfter, r.buffer.Learn(requests, answer, r.table.Snapshot, r.table.ServerStarted, now))
 	return answer, nil
 }
 
-func (r *Reader) fromLog(ctx context.Context, requests []step.Request, now time.Time) (answer step.Answer, ok bool, err error) {
+func (r *Reader) fromBuffer(ctx context.Context, requests []step.Request, now time.Time) (answer step.Answer, ok bool, err error) {
 	if answer, err = r.table.Visible(ctx); err != nil {
 		return answer, false, err
 	}
@@ -67,12 +68,12 @@ func (r *Reader) fromLog(ctx context.Context, requests []step.Request, now time.
 		answer.Shards = make([]step.Found, len(requests))
 		return answer, true, nil
 	}
-	found, cut, waiting, ok := r.buffer.Take(requests, r.table.Snapshot, r.table.Server, now)
+	found, more, waiting, ok := r.buffer.Take(requests, r.table.Snapshot, r.table.ServerStarted, now)
 	if !ok {
 		return answer, false, nil
 	}
 	answer.Shards = found
-	r.again(0, cut)
+	r.again(0, more)
 	if len(waiting) == 0 {
 		r.patience = 0
 	} else {
@@ -82,7 +83,7 @@ func (r *Reader) fromLog(ctx context.Context, requests []step.Request, now time.
 	return answer, true, nil
 }
 
-// again wakes the relay for shards after d. The number of a shard is the hash of a key that is in it.
+// again wakes the relay for shards after d. It passes their numbers in place of hashes, as Log.wake does.
 func (r *Reader) again(d time.Duration, shards []int64) {
 	switch {
 	case len(shards) == 0:

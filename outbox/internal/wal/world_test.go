@@ -175,7 +175,7 @@ func (w *world) remove(t *row) {
 }
 
 func (w *world) stream() {
-	if w.buffer.server.IsZero() || w.streamed == len(w.log) {
+	if w.buffer.serverStarted.IsZero() || w.streamed == len(w.log) {
 		return
 	}
 	t := w.log[w.streamed]
@@ -345,7 +345,7 @@ func (w *world) run() string {
 	for w.open(true) != nil {
 		w.end(w.open(true))
 	}
-	for w.streamed < len(w.log) && !w.buffer.server.IsZero() {
+	for w.streamed < len(w.log) && !w.buffer.serverStarted.IsZero() {
 		w.stream()
 	}
 	w.quiet = true

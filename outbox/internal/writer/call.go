@@ -28,11 +28,11 @@ type call struct {
 func (w Writer) calls(events []Event) iter.Seq[call] {
 	return func(yield func(call) bool) {
 		for part := range portions(events) {
-			rows, logged := part, contents(nil)
-			if w.log {
-				rows, logged = split(part)
+			rows, messages := part, contents(nil)
+			if w.toWAL {
+				rows, messages = split(part)
 			}
-			if len(logged) > 0 && !yield(w.emitCall(logged)) || len(rows) > 0 && !yield(w.insertCall(columnsOf(rows))) {
+			if len(messages) > 0 && !yield(w.emitCall(messages)) || len(rows) > 0 && !yield(w.insertCall(columnsOf(rows))) {
 				return
 			}
 		}
@@ -40,18 +40,18 @@ func (w Writer) calls(events []Event) iter.Seq[call] {
 }
 
 // split returns the events that are stored as rows, and the contents of the others' messages.
-func split(events []Event) (rows []Event, logged contents) {
+func split(events []Event) (rows []Event, messages contents) {
 	for _, e := range events {
 		if e.Delay > 0 {
 			rows = append(rows, e)
 		} else {
-			logged = append(logged, entry.Entry{ID: e.ID, Topic: e.Topic, Key: e.Key, Headers: e.Headers, Payload: e.Payload}.Encode())
+			messages = append(messages, entry.Entry{ID: e.ID, Topic: e.Topic, Key: e.Key, Headers: e.Headers, Payload: e.Payload}.Encode())
 		}
 	}
-	return rows, logged
+	return rows, messages
 }
 
-// contents are those of logical messages.
+// contents are encoded events, one for each logical message.
 type contents [][]byte
 
 func (w Writer) emitCall(c contents) call {

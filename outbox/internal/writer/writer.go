@@ -17,25 +17,25 @@ import (
 )
 
 // ErrNoLog is outbox.ErrNoLog.
-var ErrNoLog = errors.New("no replication slot keeps the events that are in the log")
+var ErrNoLog = errors.New("no replication slot keeps the outbox's WAL")
 
-// noSlot is in the server's error where emit.sql finds no slot.
-const noSlot = "no slot keeps the outbox's events in the log"
+// noSlot is part of the server's error if emit.sql finds no slot.
+const noSlot = "no slot keeps the outbox's WAL"
 
 // Writer writes the events of one schema. The events that a transaction has collected for a schema are written together, even if they come
 // from several publishers.
 type Writer struct {
 	Schema string
 
-	log                                             bool
+	toWAL                                           bool
 	insert, insertOne, insertDelayed, emit, emitOne string
 }
 
-// New returns the Writer of a schema. With log, events that are not delayed go into the write-ahead log alone.
-func New(schema string, log bool) Writer {
+// New returns the Writer of a schema. With toWAL, events that are not delayed go only into the write-ahead log.
+func New(schema string, toWAL bool) Writer {
 	query := func(name string) string { return store.Query(name, schema) }
 	return Writer{
-		Schema: schema, log: log, insert: query("insert"), insertOne: query("insert_one"), insertDelayed: query("insert_delayed"),
+		Schema: schema, toWAL: toWAL, insert: query("insert"), insertOne: query("insert_one"), insertDelayed: query("insert_delayed"),
 		emit: query("emit"), emitOne: query("emit_one"),
 	}
 }
@@ -85,9 +85,9 @@ func (w Writer) Explain(err error) error {
 // Locks implements pgunit.Collector.
 func (w Writer) Locks() bool { return false }
 
-// wakeAfterCommit tells relays of rows. Events in the log need no wake-up: the slot's stream shows them.
+// wakeAfterCommit tells relays of rows. Events in the WAL need no wake-up: the slot's stream shows them.
 func (w Writer) wakeAfterCommit(ctx context.Context, events []Event) {
-	if w.log {
+	if w.toWAL {
 		return
 	}
 	var hashes []int64
@@ -101,7 +101,7 @@ func (w Writer) wakeAfterCommit(ctx context.Context, events []Event) {
 	}
 }
 
-// Hint says what to do when tables or functions of the outbox are missing, or no slot keeps the log.
+// Hint says what to do when tables or functions of the outbox are missing, or no slot keeps the WAL.
 func (w Writer) Hint(err error) error {
 	var state interface{ SQLState() string } // implemented by the errors of pgx and of other drivers
 	if errors.As(err, &state) {
@@ -109,7 +109,7 @@ func (w Writer) Hint(err error) error {
 		case code == "42P01", code == "3F000", code == "42883": // no table, no schema, no function
 			return fmt.Errorf("the outbox's tables are missing in schema %q, or older than this program: run \"millrace migrate up\" or outbox.Migrate first: %w", w.Schema, err)
 		case code == "22P02" && strings.Contains(err.Error(), noSlot):
-			return fmt.Errorf("%w: start a relay with RelayConfig.Store Log (in YAML outbox.store: log), which creates the slot; if one runs, its log says why there is none: %w", ErrNoLog, err)
+			return fmt.Errorf("%w: start a relay with RelayConfig.Store Log (in YAML outbox.store: log), which creates the slot; if one is running, its error messages say why there is no slot: %w", ErrNoLog, err)
 		}
 	}
 	return err

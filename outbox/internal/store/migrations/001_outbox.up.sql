@@ -114,13 +114,13 @@ create table {schema}.outbox_landing (
     one        boolean     primary key default true check (one), -- there is one row
     system     text        not null,             -- the server's system identifier
     database   oid         not null,
-    server     timestamptz not null,             -- when the server started that made the slot, or was about to
-    slot       text        not null,             -- the replication slot that keeps the log
+    server     timestamptz not null,             -- start time of the server at which a relay created the slot or began to
+    slot       text        not null,             -- the replication slot that keeps the WAL
     landed     pg_lsn,                           -- transactions whose commit begins before it have been landed; null: there is no slot yet
     part_of    pg_lsn      not null default '0/0', -- the commit of a large transaction that is landed in parts
     part       int         not null default 0,   -- how many of its messages have been landed
     landed_at  timestamptz not null default now(), -- when a relay last advanced it
-    -- The last time that a part of the log was lost, with the events in it that were not landed.
+    -- The last cut: WAL that was lost, with the events in it that were not landed.
     cuts       bigint      not null default 0,   -- how often there was one
     cut_at     timestamptz,
     cut_from   pg_lsn,
@@ -128,7 +128,7 @@ create table {schema}.outbox_landing (
     cut_reason text        not null default ''
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
--- The name of the replication slot that keeps events in the log. Names of slots are those of a server, so it has the database's number,
+-- The name of the replication slot that keeps events in the WAL. Names of slots are those of a server, so it has the database's number,
 -- which stays when the database is renamed.
 create function {schema}.outbox_landing_slot() returns text language sql stable parallel safe as $$
     select btrim('{schema}', '"') || '_log_' || oid from pg_database where datname = current_database()

@@ -1,6 +1,7 @@
--- Writes events into the log, in the order of the array: one transactional message each, and no row. A slot that is usable must keep them.
--- It is not yet while it has confirmed nothing: it may not see transactions that run while it is created. Without one the cast fails, with
--- the text by which Go knows that, and so does the transaction. The slot's name is that of outbox_landing_slot, whose call would cost more. No locks.
+-- Writes events into the WAL, in the order of the array: one transactional logical message each, and no row. Fails the transaction unless a
+-- usable replication slot keeps the messages: the cast to pg_lsn fails, and writer.Hint recognizes its text. A slot whose
+-- confirmed_flush_lsn is null is still being created and may miss running transactions, so it does not count. The slot's name is built
+-- here, because a call of outbox_landing_slot() costs more. No locks.
 with slot as materialized (
     select exists (
         select from pg_replication_slots s
@@ -9,5 +10,5 @@ with slot as materialized (
     ) as keeps
 )
 select count(case when slot.keeps then pg_logical_emit_message(true, btrim('{schema}', '"') || '_outbox', e.content)
-                  else ('no slot keeps the outbox''s events in the log of ' || current_database())::pg_lsn end)
+                  else ('no slot keeps the outbox''s WAL of ' || current_database())::pg_lsn end)
 from slot, unnest($1::bytea[]) as e (content)

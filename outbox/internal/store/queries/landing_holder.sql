@@ -1,5 +1,5 @@
--- Who holds the lock with number $1 that makes a relay the one that lands events: its process; whether this relay ($2) has started it; and
--- something that changes while it is alive, or '' if that cannot be told. No locks.
+-- The holder of advisory lock $1, which belongs to the landing relay: its process; whether the process is of this relay ($2); and a value
+-- that changes while it is alive, or '' if this role may not see one. No locks.
 select l.pid, coalesce(a.application_name = 'millrace-relay-' || $2::uuid, false),
        coalesce(r.reply_time::text, case when a.state = 'idle' then a.state_change::text end, '')
 from pg_locks l

@@ -1,6 +1,6 @@
--- Makes rows of events in the log, in their order, and advances the marker from $1, $2, $3 to $4, $5, $6: what was landed, the commit of a
+-- Makes rows of events in the WAL, in their order, and advances the marker from $1, $2, $3 to $4, $5, $6: what was landed, the commit of a
 -- transaction that is landed in parts, and how many of its messages. If another relay has landed meanwhile, it changes nothing and returns 0.
--- Messages that are no events become dead events without a key. Locks the marker's row, before any number is taken.
+-- Messages that are no events become dead events without topic and key. Locks the marker's row, before any number is taken.
 with marker as (
     update {schema}.outbox_landing set landed = $4::pg_lsn, part_of = $5::pg_lsn, part = $6::int, landed_at = now()
     where system = $7::text and database = (select oid from pg_database where datname = current_database())
@@ -8,9 +8,9 @@ with marker as (
     returning 1
 ), bad as (
     insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, reason)
-    select b.hash, {schema}.outbox_shard_of(b.hash), 0, b.event_id, b.topic, '', '{}', b.payload, timestamptz 'epoch' + b.created * interval '1 microsecond', 'dead', b.reason
-    from unnest($15::bigint[], $16::text[], $17::text[], $18::bytea[], $19::bigint[], $20::text[]) with ordinality
-         as b (hash, event_id, topic, payload, created, reason, place)
+    select b.hash, {schema}.outbox_shard_of(b.hash), 0, b.event_id, '', '', '{}', b.payload, timestamptz 'epoch' + b.created * interval '1 microsecond', 'dead', b.reason
+    from unnest($15::bigint[], $16::text[], $17::bytea[], $18::bigint[], $19::text[]) with ordinality
+         as b (hash, event_id, payload, created, reason, place)
     where exists (select from marker)
     order by b.place
 ), good as (

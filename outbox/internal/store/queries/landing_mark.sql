@@ -1,6 +1,6 @@
--- Sets how far events of the server $1, by the slot $2, have been landed: to $4, or to nothing, from $3. If the reason $5 is not empty, the log
--- was cut at $3: up to $4, or until a slot is created. A cut that nobody has cleared grows by it. What was known of another server or database is forgotten. Changes nothing if another
--- relay has landed more. Locks the row.
+-- Moves the marker of server $1 and slot $2 from position $3 to $4; 0/0 clears the position. A non-empty reason $5 records a cut: the WAL
+-- from $3 to $4 is lost, or up to the start of the next slot if $4 is 0/0. If an earlier cut is not cleared yet, the two become one. A
+-- marker of another server or database is overwritten. Changes nothing if another relay has moved the marker. Locks the row.
 insert into {schema}.outbox_landing as m (system, database, server, slot, landed)
 select $1::text, oid, pg_postmaster_start_time(), $2::text, nullif($4::pg_lsn, '0/0') from pg_database where datname = current_database()
 on conflict (one) do update set
