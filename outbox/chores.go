@@ -14,8 +14,8 @@ const (
 	archiveEvery = time.Hour
 )
 
-// writeJournal writes what was counted since the last time. After an error the next call writes it too; so what is written twice, because
-// an answer was lost, counts twice. The relay works on without it.
+// writeJournal adds the counts since its last call to the journal. If that fails, the next call adds them again. If the write succeeded and
+// only the answer was lost, they count twice. The relay does not depend on the journal.
 func (r *Relay) writeJournal(ctx context.Context) {
 	taken := r.counted.Take()
 	if len(taken) == 0 {
@@ -27,7 +27,7 @@ func (r *Relay) writeJournal(ctx context.Context) {
 		for topic, n := range taken {
 			r.counted.Add(topic, n)
 		}
-		r.cfg.Logger.WarnContext(ctx, "journal of the outbox is not written", "error", err)
+		r.cfg.Logger.WarnContext(ctx, "write the outbox's journal", "error", err)
 	}
 }
 

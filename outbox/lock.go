@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/writer"
 )
 
-// LockKey serializes the transactions that publish events of these keys. It is for keys that stand for no row which the transaction
-// locks anyway. Without such a lock, two concurrent transactions may commit in another order than that of their events. The locks are
+// LockKey serializes the transactions that publish events of these keys. Use it for a key if the transaction does not
+// already lock the row that the key stands for. Without such a lock, two concurrent transactions may commit in another order than that of their events. The locks are
 // PostgreSQL's advisory locks with 64-bit numbers that are hashed from key and schema. Two keys with the same number wait for each
 // other; nothing else happens. The locks end with the transaction.
 //

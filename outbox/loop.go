@@ -21,20 +21,20 @@ import (
 
 // loop carries out the actions of the relay's core. One goroutine owns the core; each action runs in its own goroutine.
 type loop struct {
-	relay   *Relay
-	core    *relay.Core
-	store   *store.Relay
-	reader  source
-	hard    context.Context         //nolint:containedctx // the loop lives as long as Run: hard ends when draining does
-	end     context.CancelCauseFunc // makes Run stop, as if its context had ended
-	inputs  chan step.Input
-	running int // actions under way
-	leases  map[step.Ref]lease
-	ending  bool
-	wrote   time.Time // the journal; there is one poll at a time
-	paused  bool      // an operator has paused a topic since Run began
-	resumed bool      // perhaps, since the read began
-	changed bool      // the shards or the number of gaps may have changed since the last call of Relay.hold
+	relay          *Relay
+	core           *relay.Core
+	store          *store.Relay
+	reader         source
+	hard           context.Context         //nolint:containedctx // the loop lives as long as Run: hard ends when draining does
+	end            context.CancelCauseFunc // makes Run stop, as if its context had ended
+	inputs         chan step.Input
+	running        int // actions under way
+	leases         map[step.Ref]lease
+	ending         bool
+	wrote          time.Time // the journal; there is one poll at a time
+	paused         bool      // an operator has paused a topic since Run began
+	mayHaveResumed bool      // since the current read began: settings came, and a topic was paused before
+	changed        bool      // the shards or the number of gaps may have changed since the last call of Relay.hold
 }
 
 // lease has the context for sending under a lease. The context ends with the lease.
@@ -126,17 +126,17 @@ func (l *loop) apply(in step.Input) {
 		l.heard(in.Controls)
 	case step.ReadDone:
 		l.changed = true
-		if l.resumed { // the log may have shown events that were discarded meanwhile
+		if l.mayHaveResumed { // the log may have shown events that were discarded meanwhile
 			in.Unload()
 		}
 	}
 	l.core.Apply(time.Now(), in)
 }
 
-// heard records operators' settings that have come.
+// heard records that operators' settings arrived.
 func (l *loop) heard(controls []step.Control) {
 	l.paused = l.paused || slices.ContainsFunc(controls, func(c step.Control) bool { return c.Paused != 0 })
-	l.resumed = l.resumed || l.paused
+	l.mayHaveResumed = l.mayHaveResumed || l.paused
 }
 
 // woken returns the wake-ups since the previous call.
@@ -157,7 +157,7 @@ func (l *loop) start(action step.Action) {
 		l.relay.report(a)
 		return
 	case step.Read:
-		l.resumed = false
+		l.mayHaveResumed = false
 	case step.Renew:
 		l.relay.stand(a.Topics)
 		if a.Struggling && l.relay.log != nil && time.Now().After(l.relay.keepUntil) { // the relays that stand by hold no leases: one of them may get on

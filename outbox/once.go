@@ -173,9 +173,10 @@ func (o *once) publish(ctx context.Context, s *onceShard, a step.Publish) []erro
 	return results
 }
 
-// serve publishes batches in one transaction. If that fails because of one topic, say, each gets its own. The longest waiting comes last.
+// serve publishes the batches in one transaction. If that fails, for example because of one topic, it publishes each batch in a transaction
+// of its own, in reverse order, so that the batch that has waited longest comes last.
 func (o *once) serve(ctx context.Context, s *onceShard, group []*onceCaller) {
-	group = slices.DeleteFunc(group, func(c *onceCaller) bool { // it must not shorten the others' time
+	group = slices.DeleteFunc(group, func(c *onceCaller) bool { // an expired batch must not shorten the deadline of the others
 		over := !c.Wish.InTime(time.Now())
 		if over {
 			c.Answer(repeat(step.ErrLeaseOver, len(c.Wish.Rows)))

@@ -41,10 +41,11 @@ type PublisherConfig struct {
 	// Schema of the outbox's tables. Default: "millrace".
 	Schema string
 
-	// Store is where committed events are until a relay has them. Log writes them only into PostgreSQL's write-ahead log, so the
-	// transaction leaves no rows and no dead rows. A replication slot keeps them, which a relay with the same Store creates; without the slot
-	// Publish or pgtx.Run fails with ErrNoLog. It needs wal_level = logical. Delayed events are rows. Give all publishers and relays of a schema the same Store: between an
-	// event in the log and one in a row there is no order. docs/guarantees.md says where its promises end. Default: Rows.
+	// Store says where Publish writes events. Rows inserts them into the outbox's table. Log writes them only into PostgreSQL's write-ahead
+	// log (WAL), so the transaction leaves no rows and no dead rows; delayed events are still rows. A relay with the same Store creates a
+	// replication slot that keeps them. Without the slot, Publish or pgtx.Run fails with ErrNoLog. Log needs wal_level = logical. Give all
+	// publishers and relays of a schema the same Store: an event in the WAL and an event in a row are not ordered, even if they have the
+	// same key. docs/guarantees.md lists the limits. Default: Rows.
 	Store Store
 
 	// Limits of the broker that the relay publishes to; transports export theirs. Publish refuses a message that exceeds them, while
@@ -82,7 +83,7 @@ func (c PublisherConfig) withDefaults() PublisherConfig {
 // transaction is still usable. Refuse the request that led to the event, or try it again later.
 var ErrBacklog = errors.New("too many unpublished events in the outbox")
 
-// ErrNoLog is wrapped by Publish's error, or by that of pgtx.Run, when PublisherConfig.Store is Log and no replication slot keeps the log. The
+// ErrNoLog is wrapped by Publish's error, or by that of pgtx.Run, when PublisherConfig.Store is Log and no replication slot keeps the outbox's WAL. The
 // transaction cannot commit, so no event is written that nobody would read. Start a relay with RelayConfig.Store Log, and try again.
 var ErrNoLog = writer.ErrNoLog
 
@@ -112,7 +113,7 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	case cfg.Store != Rows && cfg.Store != Log:
 		errs = append(errs, fmt.Errorf("PublisherConfig.Store is %v: want Rows or Log", cfg.Store))
 	case cfg.Store == Log && cfg.MaxBacklog > 0:
-		errs = append(errs, fmt.Errorf("PublisherConfig.MaxBacklog is %d: want 0 where Store is Log, because nobody can count the events that are only in the log", cfg.MaxBacklog))
+		errs = append(errs, fmt.Errorf("PublisherConfig.MaxBacklog is %d: want 0 where Store is Log, because nobody can count the events that are only in the WAL", cfg.MaxBacklog))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("outbox publisher: %w", err)
@@ -187,7 +188,7 @@ func (p *Publisher) events(topic string, msgs []*message.Message) ([]writer.Even
 		o, ok := writer.OwnerOf(m.Context())
 		switch {
 		case transport.UnitFrom(m.Context()) != nil: // refused even with a transaction, which would commit without the unit
-			return nil, first, fmt.Errorf("message %d of %d (ID %q): %w: %q, as the consumed message is delivered transactionally: publish by its transport, or give the message a context without the unit (transport.WithUnit(ctx, nil)) for an event that may come again",
+			return nil, first, fmt.Errorf("message %d of %d (ID %q): %w: %q, as the consumed message is delivered transactionally: publish by its transport, or give the message a context without the unit (transport.WithUnit(ctx, nil)) if the event may be published more than once",
 				i+1, len(msgs), m.UUID, transport.ErrForeignUnit, transport.UnitFrom(m.Context()).Domain())
 		case !ok:
 			return nil, first, fmt.Errorf("message %d of %d (ID %q): %w", i+1, len(msgs), m.UUID, ErrNoTransaction)

@@ -71,14 +71,14 @@ type RelayConfig struct {
 	Archive time.Duration
 
 	// Source is where the relay finds new events. WAL reads them from PostgreSQL's write-ahead log, in the order of their commits and without
-	// a notification, whoever has written them. It needs wal_level = logical, a role with REPLICATION, and a direct connection. One relay
+	// a notification, whichever program wrote them. It needs wal_level = logical, a role with REPLICATION, and a direct connection. One relay
 	// reads the log and forwards the events of all shards; the others stand by. Give all relays of a schema the same Source.
 	// docs/operations.md says what the server needs and what to watch. Default: Table.
 	Source Source
 
-	// Store is where committed events are until a relay has them. Log makes one of the relays land the events that publishers with Store Log
-	// have put into the write-ahead log: it makes rows of them in the outbox, which are then relayed as all rows are. It needs what Source WAL
-	// needs. The log keeps what no relay has landed, so disks fill up while no relay runs. Give all relays of a schema the same Store.
+	// Store says where publishers write events. Log makes one relay land the events that publishers with Store Log write into the WAL: it
+	// inserts them into the outbox, and relays publish them like all rows. It needs what Source WAL needs. PostgreSQL keeps all WAL that no
+	// relay has landed, so its disk fills up while no relay runs. Give all relays of a schema the same Store.
 	// docs/operations.md says what the server needs and what to watch. Default: Rows.
 	Store Store
 

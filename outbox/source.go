@@ -46,14 +46,14 @@ type source interface {
 var errStruggles = errors.New("this relay publishes nothing")
 
 const (
-	// restAfter is how long such a relay leaves the log to others. A relay that stands by looks for it every second.
-	restAfter = 3 * time.Second
+	// leaveFor is how long such a relay leaves the WAL to others. A relay that stands by looks for it every second.
+	leaveFor = 3 * time.Second
 	// firstKeep and mostKeep bound how long it then keeps the log, although it publishes nothing: it may be the only relay, and other topics
 	// may have events now and then.
 	firstKeep, mostKeep = time.Minute, 10 * time.Minute
 )
 
-// forward forwards events until ctx ends. It returns why it has ended before.
+// forward forwards events until ctx ends. If it ends before that, it returns the reason.
 func (r *Relay) forward(ctx context.Context) error {
 	if r.log == nil {
 		return r.lead(ctx)
@@ -80,11 +80,11 @@ func (r *Relay) forward(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errStruggles):
 			r.keep = min(max(2*r.keep, firstKeep), mostKeep)
-			r.keepUntil = time.Now().Add(restAfter + r.keep)
-			r.cfg.Logger.WarnContext(ctx, "nothing is published: leaving the log to another relay", "for", restAfter)
+			r.keepUntil = time.Now().Add(leaveFor + r.keep)
+			r.cfg.Logger.WarnContext(ctx, "nothing is published: leaving the log to another relay", "for", leaveFor)
 			select {
 			case <-ctx.Done():
-			case <-time.After(restAfter):
+			case <-time.After(leaveFor):
 			}
 		case !errors.Is(err, wal.ErrStandBy):
 			return err

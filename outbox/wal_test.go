@@ -130,7 +130,7 @@ func TestLogWaitsForSynchronousStandbys(t *testing.T) {
 	exec(`alter system set synchronous_standby_names = '*'`)
 	exec(`select pg_reload_conf()`)
 	eventually(t, "the relay ends its stream", func() bool { shards, _ := outbox.LogStatus(relay); return shards == 0 })
-	assert.ErrorContains(t, refused(f.pool), "name the standbys")
+	assert.ErrorContains(t, refused(f.pool), "list the standbys by name")
 	exec(`alter system reset synchronous_standby_names`)
 	exec(`select pg_reload_conf()`)
 	answers(t, relay)

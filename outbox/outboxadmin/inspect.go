@@ -73,7 +73,7 @@ type RelayReport struct {
 // LandingReport is the state of the events that publishers with outbox.Log put into the write-ahead log.
 type LandingReport = store.LandingReport
 
-// InspectLanding reports the state of the events in the log. It returns nil if there is neither a slot nor a marker.
+// InspectLanding reports the state of the events in the WAL. It returns nil if there is neither a slot nor a marker.
 func InspectLanding(ctx context.Context, db pgtx.DB, schema string) (l *LandingReport, err error) {
 	err = administer(ctx, db, schema, "inspect the landing of events", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		l, err = store.ReadLanding(ctx, tx, schema)

@@ -1,4 +1,4 @@
-// Package entry has the form in which an event is in the write-ahead log: the content of a transactional logical message.
+// Package entry encodes events as the contents of logical messages in the write-ahead log (WAL).
 package entry
 
 import (
@@ -7,13 +7,13 @@ import (
 	"fmt"
 )
 
-// Version is the first byte of each content.
+// Version is the first byte of an encoded event.
 const Version = 1
 
 // Prefix is the prefix of the schema's messages.
 func Prefix(schema string) string { return schema + "_outbox" }
 
-// Entry is an event.
+// Entry is an event that Encode and Decode convert.
 type Entry struct {
 	ID, Topic, Key   string
 	Headers, Payload []byte // headers are JSON, as in the outbox's rows
@@ -36,7 +36,7 @@ func add[T string | []byte](b []byte, field T) []byte {
 
 var errShort = errors.New("the message is cut off")
 
-// Decode returns the event of a content. Its headers and payload are parts of b, and never nil.
+// Decode decodes an event. Its Headers and Payload share memory with b and are never nil.
 func Decode(b []byte) (Entry, error) {
 	switch {
 	case len(b) == 0:

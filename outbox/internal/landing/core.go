@@ -135,7 +135,7 @@ func (c *core) part(due bool) (messages []message, to Position, ok bool) {
 	return slices.Clone(c.pending[:n]), c.pending[n-1].after, true
 }
 
-// land records that the first n messages were landed, and where the log was flushed afterwards.
+// land records that the first n messages were landed, and where the WAL was flushed afterwards.
 func (c *core) land(n int, to Position, flushed uint64) {
 	for _, m := range c.pending[:n] {
 		c.size -= len(m.content) + messageWeight

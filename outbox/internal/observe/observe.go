@@ -83,8 +83,8 @@ type Status struct {
 	Landing landing.Status // zero if Store is Rows
 }
 
-// Start reports what is read at each collection, from the relay and its database, until stop is called. It reports the log and the landing
-// only where the relay reads the log, or lands.
+// Start registers the gauges, whose values are read from the relay and its database at each collection, until stop is called. Those of the
+// WAL and of landing exist only with Source WAL and Store Log.
 func (o *Observer) Start(s *store.Relay, readsLog, lands bool, status func() Status) (stop func(), err error) {
 	gauges := gauge.Of(o.meter)
 	pending := gauges.Int("millrace.outbox.pending", "{event}", "Unpublished events of the shards that this relay holds, up to 100,000 of each.")
@@ -97,16 +97,16 @@ func (o *Observer) Start(s *store.Relay, readsLog, lands bool, status func() Sta
 	if readsLog {
 		lag = gauges.Int("millrace.outbox.log.lag", "By", "Bytes of the write-ahead log that the server keeps for the relays' replication slot.")
 		reads = gauges.Int("millrace.outbox.log.reads", "{relay}", "1 while this relay reads the log, 0 while it reads only rows or stands by.")
-		falls = gauges.Int("millrace.outbox.log.falls", "{fall}", "Times that this relay could no longer read the log, or not begin to, and read only rows.")
+		falls = gauges.Int("millrace.outbox.log.falls", "{fall}", "Times that this relay failed to start or continue reading the WAL, and read only the table.")
 		spills = gauges.Int("millrace.outbox.log.spills", "{spill}", "Times that a shard had too many unread rows in the log, and was read from the table.")
 	}
 	var landed, landingLag, lander, cuts metric.Int64ObservableGauge
 	var landingAge metric.Float64ObservableGauge
 	if lands {
 		landed = gauges.Int("millrace.outbox.landing.events", "{event}", "Events of the write-ahead log that this relay has made rows of.")
-		landingLag = gauges.Int("millrace.outbox.landing.lag", "By", "Bytes of WAL that the server keeps for the slot of the events in the log.")
-		landingAge = gauges.Float("millrace.outbox.landing.age", "s", "Time since a relay last recorded how far the events in the log are landed, which it does every few seconds; 0 while this relay stands by.")
-		lander = gauges.Int("millrace.outbox.landing.leads", "{relay}", "1 while this relay lands the events in the log, 0 while it stands by or fails.")
+		landingLag = gauges.Int("millrace.outbox.landing.lag", "By", "Bytes of WAL that the server keeps for the slot of the events in the WAL.")
+		landingAge = gauges.Float("millrace.outbox.landing.age", "s", "Time since a relay last recorded how far the events in the WAL are landed, which it does every few seconds; 0 while this relay stands by.")
+		lander = gauges.Int("millrace.outbox.landing.leads", "{relay}", "1 while this relay lands the events in the WAL, 0 while it stands by or fails.")
 		cuts = gauges.Int("millrace.outbox.landing.cuts", "{cut}", "Times that a part of the WAL was lost, with the events in it. millrace doctor shows the last one.")
 	}
 	stored := gauge.Ask(func(ctx context.Context) (store.Observed, error) { return s.Observe(ctx, status().Shards) })

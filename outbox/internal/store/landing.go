@@ -107,7 +107,7 @@ func one(ctx context.Context, conn *pgconn.PgConn, sql string) (string, error) {
 	return string(results[0].Rows[0][0]), nil
 }
 
-// Position is how far the log has been landed. Transactions whose commit begins before Landed have been landed, and the first Part messages
+// Position is how far the WAL has been landed. Transactions whose commit begins before Landed have been landed, and the first Part messages
 // of the one whose commit begins at PartOf.
 type Position struct {
 	Landed, PartOf uint64
@@ -140,7 +140,7 @@ func (l *Landing) Marker(ctx context.Context, conn *pgconn.PgConn, system string
 var durable = statement{sql: `select set_config('synchronous_commit', case current_setting('synchronous_commit') when 'remote_apply' then 'remote_apply' else 'on' end, true),
 	set_config('statement_timeout', '0', true)`}
 
-// Mark sets the marker, which was at from, to Landed or to nothing. A reason says that the log was cut at from. It returns false if another
+// Mark sets the marker, which was at from, to Landed or to nothing. A reason records that the WAL was cut at from. It returns false if another
 // relay has landed meanwhile.
 func (l *Landing) Mark(ctx context.Context, conn *pgconn.PgConn, system string, from, landed uint64, reason string) (changed bool, err error) {
 	err = transact(ctx, conn, durable, statement{
@@ -171,7 +171,7 @@ type LandedMessage struct {
 	Bad            string // why it is not an event; "": it is one
 }
 
-// Land makes rows of the messages and advances the marker. It returns up to where the log was flushed afterwards, or 0 if another relay has
+// Land makes rows of the messages and advances the marker. It returns up to where the WAL was flushed afterwards, or 0 if another relay has
 // landed meanwhile.
 func (l *Landing) Land(ctx context.Context, conn *pgconn.PgConn, system string, from, to Position, messages []LandedMessage) (flushed uint64, err error) {
 	var good, bad []LandedMessage

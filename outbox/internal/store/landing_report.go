@@ -11,29 +11,29 @@ import (
 // LandingReport is the state of the events that publishers with outbox.Log put into the write-ahead log. Until a relay has landed them, which
 // means that it has made rows of them, no list and no count has them.
 type LandingReport struct {
-	Slot     string     `json:"slot"`      // the replication slot that keeps the log
+	Slot     string     `json:"slot"`      // the replication slot that keeps the WAL
 	There    bool       `json:"there"`     // the slot exists and was created to the end; it may be Lost
 	Making   bool       `json:"making"`    // it is being created, which waits for all transactions that run: publishers are refused
 	Lost     bool       `json:"lost"`      // the server has removed what the slot needs
 	Read     bool       `json:"read"`      // a relay reads it
 	Stuck    bool       `json:"stuck"`     // a relay reads it, but has not moved LandedAt for a minute
-	Behind   int64      `json:"behind"`    // bytes of the log, of whatever writers, in which events may not be landed yet
-	Kept     int64      `json:"kept"`      // bytes of the log that the server keeps for the slot
+	Behind   int64      `json:"behind"`    // bytes of WAL, of whatever writers, in which events may not be landed yet
+	Kept     int64      `json:"kept"`      // bytes of WAL that the server keeps for the slot
 	Failover bool       `json:"failover"`  // standbys may synchronize the slot
 	LandedAt *time.Time `json:"landed_at"` // when a relay last landed events, or found that there were none: every few seconds
-	Cuts     int64      `json:"cuts"`      // how often a part of the log was lost
+	Cuts     int64      `json:"cuts"`      // how often WAL was lost
 	Cut      *Cut       `json:"cut"`       // the last of them, until an operator has cleared it
 }
 
-// Cut is a part of the log that was lost. Events that were in it and had not been landed are lost, too.
+// Cut is WAL that was lost. Events in it that had not been landed are lost, too.
 type Cut struct {
 	At     time.Time `json:"at"`
-	From   string    `json:"from"` // a position in the log
+	From   string    `json:"from"` // a position in the WAL
 	To     string    `json:"to"`   // "" while there is no other slot
 	Reason string    `json:"reason"`
 }
 
-// ReadLanding returns the state of the events in the log, or nil if there is neither a slot nor a marker.
+// ReadLanding returns the state of the events in the WAL, or nil if there is neither a slot nor a marker.
 func ReadLanding(ctx context.Context, tx pgx.Tx, schema string) (*LandingReport, error) {
 	var (
 		l   LandingReport

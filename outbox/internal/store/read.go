@@ -18,7 +18,7 @@ type Reader struct {
 	// Undurable reports whether a committed transaction may not be on disk yet. A test replaces it to show that the check is needed.
 	Undurable func(transaction uint32) bool
 
-	// Snapshot is from before the rows of the last read. So that read has looked at everything that it shows.
+	// Snapshot was taken before the last read read its rows. So that read saw every row that Snapshot shows.
 	Snapshot snapshot.Snapshot
 	// ServerStarted is when the server of the last answer started.
 	ServerStarted time.Time

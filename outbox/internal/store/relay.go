@@ -243,7 +243,7 @@ var byPlace = statement{sql: `select set_config('enable_seqscan', 'off', true)`}
 
 // Delete deletes exactly the rows of published events. It does not matter if some were deleted already.
 func (r *Relay) Delete(ctx context.Context, rows []step.ShardRow) error {
-	var placed, placeless []step.ShardRow // the log shows no places
+	var placed, placeless []step.ShardRow // rows from the WAL have no ctid
 	for _, row := range rows {
 		if row.Place == [6]byte{} {
 			placeless = append(placeless, row)

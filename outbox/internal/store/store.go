@@ -33,7 +33,7 @@ func beforeDown(ctx context.Context, tx pgx.Tx, d pgschema.Descent) error {
 		return err
 	}
 	if waiting+delayed+failed > 0 && !d.Force {
-		return fmt.Errorf("events would be lost that are not published: %d in the outbox, %d delayed, %d failed or blocked: "+
+		return fmt.Errorf("unpublished events would be lost: %d in the outbox, %d delayed, %d failed or blocked: "+
 			"let a relay drain them, or use force", waiting, delayed, failed)
 	}
 	var slot *string
@@ -42,7 +42,7 @@ func beforeDown(ctx context.Context, tx pgx.Tx, d pgschema.Descent) error {
 		return err
 	}
 	if slot != nil && !d.Force {
-		return fmt.Errorf(`events may be lost that are in the log alone: let a relay land them, stop the relays and run "select pg_drop_replication_slot('%s')", or use force`, *slot)
+		return fmt.Errorf(`events that are only in the WAL may be lost: let a relay land them, stop the relays and run "select pg_drop_replication_slot('%s')", or use force`, *slot)
 	}
 	return nil
 }
