@@ -24,7 +24,7 @@ func TestLandingRefusesWhatIsNoEvent(t *testing.T) {
 	l.exec(`alter table landing.outbox add constraint not_this check (topic <> 'refused')`)
 	relay, stop := l.relay(l.pool, broker)
 	leads(t, relay)
-	stop() // so that all are in one portion
+	stop() // so that all are in one part
 	emit := func(content []byte) {
 		_, err := l.pool.Exec(t.Context(), `select pg_logical_emit_message(true, $1, $2::bytea)`, entry.Prefix("landing"), content)
 		require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestLandingRefusesWhatIsNoEvent(t *testing.T) {
 	assert.Contains(t, l.log.String(), "a message in the WAL is not a valid event: it was stored as a dead event")
 }
 
-// What the log had when its slot was lost is lost. The relay says so, and goes on with another slot.
+// What the WAL had when its slot was lost is lost. The relay says so, and goes on with another slot.
 func TestLandingReportsALostSlot(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(l *landed){
@@ -118,7 +118,7 @@ func TestLandingReportsALostSlot(t *testing.T) {
 	}
 }
 
-// PostgreSQL before version 18 cannot read the log from before a publication was created again. The relay says what to do, and does it not by
+// PostgreSQL before version 18 cannot read the WAL from before a publication was created again. The relay says what to do, and does it not by
 // itself: events are lost with the slot.
 func TestLandingWithoutItsPublication(t *testing.T) {
 	t.Parallel()
@@ -148,7 +148,7 @@ func TestLandingWithoutItsPublication(t *testing.T) {
 	eventually(t, "it is published", func() bool { missing, _ := broker.compare([]string{"3"}); return len(missing) == 0 })
 }
 
-// Where the log could be lost silently, or cannot be read, a relay does not start.
+// Where WAL could be lost silently, or cannot be read, a relay does not start.
 func TestLandingIsRefused(t *testing.T) {
 	t.Parallel()
 	refused := func(t *testing.T, pool *pgxpool.Pool, schema, why string) {

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/entry"
 )
 
-// emitNext puts the next event of a random key into the log. The table of aggregates tells what was committed.
+// emitNext puts the next event of a random key into the WAL. The table of aggregates tells what was committed.
 func (l *landed) emitNext(ctx context.Context, random *rand.Rand) error {
 	return pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
 		var n int

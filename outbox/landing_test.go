@@ -24,7 +24,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/entry"
 )
 
-// landed is a cluster whose events are in the log alone. A trigger records each row that is made of one, so that a test can tell whether one
+// landed is a cluster whose events are only in the WAL. A trigger records each row that is made of one, so that a test can tell whether one
 // was made twice, whatever became of the row.
 type landed struct {
 	*cluster
@@ -73,7 +73,7 @@ func leads(t testing.TB, r *outbox.Relay) {
 	eventually(t, "the relay lands", func() bool { return outbox.LandingStatus(r).Leads })
 }
 
-// emit puts an event into the log, with a change of the same ID, in a transaction.
+// emit puts an event into the WAL, with a change of the same ID, in a transaction.
 func (l *landed) emit(ctx context.Context, tx pgx.Tx, key, id string) error {
 	content := entry.Entry{ID: id, Topic: topic, Key: key, Headers: []byte("{}"), Payload: []byte(id)}.Encode()
 	_, err := tx.Exec(ctx, `with change as (insert into landing.change values ($1)) select pg_logical_emit_message(true, $2, $3::bytea)`, id, entry.Prefix("landing"), content)
@@ -123,7 +123,7 @@ func idsOf(prefix string, n int) []string {
 	return ids
 }
 
-// Events of committed transactions become rows once and in the order of the commits, whoever has put them into the log; those that were rolled
+// Events of committed transactions become rows once and in the order of the commits, whoever has put them into the WAL; those that were rolled
 // back do not. A large transaction is landed in parts.
 func TestLanding(t *testing.T) {
 	t.Parallel()

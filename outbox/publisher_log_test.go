@@ -23,7 +23,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// unread is an outbox whose publisher writes into the log. Its slot is there, and no relay reads it.
+// unread is an outbox whose publisher writes into the WAL. Its slot is there, and no relay reads it.
 func unread(t testing.TB, settings map[string]string) *cluster {
 	f := newCluster(t, devtest.PoolOn(t, devtest.Postgres(t, devstack.ServerConfig{Settings: settings}).DSN()), "unread")
 	f.publisher = f.intoTheLog()
@@ -33,14 +33,14 @@ func unread(t testing.TB, settings map[string]string) *cluster {
 	return f
 }
 
-// intoTheLog returns a publisher that writes into the log.
+// intoTheLog returns a publisher that writes into the WAL.
 func (f *fixture) intoTheLog() *outbox.Publisher {
 	p, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: f.schema, Store: outbox.Log})
 	require.NoError(f.t, err)
 	return p
 }
 
-// logSlot is the name of the slot that keeps the log.
+// logSlot is the name of the slot that keeps the WAL.
 func (f *fixture) logSlot() (name string) {
 	require.NoError(f.t, f.pool.QueryRow(f.t.Context(), `select `+f.schema+`.outbox_landing_slot()`).Scan(&name))
 	return name
@@ -85,7 +85,7 @@ func (f *fixture) loggedPayloads() (payloads []string) {
 	return payloads
 }
 
-// The log shows what was committed, in order, and nothing that was rolled back, with its transaction or its savepoint. No event is a row.
+// The WAL shows what was committed, in order, and nothing that was rolled back, with its transaction or its savepoint. No event is a row.
 func TestEventsInTheWALShareTheTransactionsFate(t *testing.T) {
 	t.Parallel()
 	f := unread(t, nil)
@@ -142,7 +142,7 @@ func TestEventsInTheWALShareTheTransactionsFate(t *testing.T) {
 	assert.Zero(t, f.rows())
 }
 
-// An event of the log is all that an event of a row is. Delayed events are rows, with which the log has nothing to do.
+// An event in the WAL has all that an event in a row has. Delayed events are rows, with which the WAL has nothing to do.
 func TestEventsInTheWALAreWhole(t *testing.T) {
 	t.Parallel()
 	f := unread(t, nil)
@@ -317,7 +317,7 @@ func TestEventsInTheWALCostNoRoundTrip(t *testing.T) {
 	assert.Equal(t, published, seen)
 }
 
-// An event in the log costs the producer its own length in the log, and leaves nothing that vacuum must remove. Rows are the control.
+// An event in the WAL costs the producer its own length there, and leaves nothing that vacuum must remove. Rows are the control.
 func TestEventsInTheWALCostNoRow(t *testing.T) {
 	t.Parallel()
 	f := unread(t, nil)
@@ -343,7 +343,7 @@ func TestEventsInTheWALCostNoRow(t *testing.T) {
 	require.NoError(t, err)
 	walOfRows, pages := cost(inRows)
 	assert.Positive(t, pages)
-	t.Logf("bytes of the log for an event of %d bytes: %.0f; as a row: %.0f", size, wal, walOfRows)
+	t.Logf("bytes of WAL for an event of %d bytes: %.0f; as a row: %.0f", size, wal, walOfRows)
 	assert.Less(t, wal, float64(size+300))
 	assert.Less(t, wal, walOfRows)
 }

@@ -24,10 +24,10 @@ func (d *doctor) landing(ctx context.Context) (used bool, err error) {
 	marker := pgx.Identifier{d.Schema}.Sanitize() + ".outbox_landing"
 	const run = "start a service with a relay that has outbox.store log"
 	switch {
-	case l != nil && l.Making:
+	case l != nil && l.Creating:
 		d.find("log", "the slot "+l.Slot+" is being created", "it waits for transactions that are open or prepared, in any database of the server; publishers with outbox.store log are refused meanwhile",
 			"find long transactions: "+d.command("", "doctor", "--max-transaction", "1m"))
-	case l == nil || !l.There:
+	case l == nil || !l.Created:
 		d.find("log", "no slot keeps the events that publishers put into the log", "no relay with outbox.store log has run yet, somebody has dropped the slot, or another slot has its name; publishers with outbox.store log are refused meanwhile",
 			run+"; if none has outbox.store log any more: "+d.psql("delete from "+marker))
 	case l.Lost:

@@ -36,9 +36,9 @@ type evidence struct {
 	due      time.Time
 	outbox   *[]outboxadmin.Location
 	log      *outboxadmin.LandingReport // nil if there is neither a slot nor a marker
-	unread   bool                   // reading it took too long
-	copies   []outboxadmin.Location // made for dead letters
-	passedOn []outboxadmin.Location // published by a handler of the event, under its ID
+	unread   bool                       // reading it took too long
+	copies   []outboxadmin.Location     // made for dead letters
+	passedOn []outboxadmin.Location     // published by a handler of the event, under its ID
 	claims   *[]deadletter.Location
 	failed   []deadletter.Event
 	effects  *[]effect.Entry

@@ -111,7 +111,7 @@ func (w *world) stream(r *reader) {
 	}
 }
 
-// land makes a relay land a portion. The answer may be lost, and the relay then ends.
+// land makes a relay land a part. The answer may be lost, and the relay then ends.
 func (w *world) land(r *reader, due, answered bool) {
 	messages, to, ok := r.core.part(due)
 	if !ok {

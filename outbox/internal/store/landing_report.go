@@ -12,8 +12,8 @@ import (
 // means that it has made rows of them, no list and no count has them.
 type LandingReport struct {
 	Slot     string     `json:"slot"`      // the replication slot that keeps the WAL
-	There    bool       `json:"there"`     // the slot exists and was created to the end; it may be Lost
-	Making   bool       `json:"making"`    // it is being created, which waits for all transactions that run: publishers are refused
+	Created  bool       `json:"created"`   // the slot exists and was created to the end; it may be Lost
+	Creating bool       `json:"creating"`  // it is being created, which waits for all transactions that run: publishers are refused
 	Lost     bool       `json:"lost"`      // the server has removed what the slot needs
 	Read     bool       `json:"read"`      // a relay reads it
 	Stuck    bool       `json:"stuck"`     // a relay reads it, but has not moved LandedAt for a minute
@@ -40,7 +40,7 @@ func ReadLanding(ctx context.Context, tx pgx.Tx, schema string) (*LandingReport,
 		c   Cut
 		cut *time.Time
 	)
-	err := tx.QueryRow(ctx, Query("landing_report", schema)).Scan(&l.Slot, &l.There, &l.Making, &l.Lost, &l.Read, &l.Stuck, &l.Behind, &l.Kept, &l.Failover, &l.LandedAt, &l.Cuts, &cut, &c.From, &c.To, &c.Reason)
+	err := tx.QueryRow(ctx, Query("landing_report", schema)).Scan(&l.Slot, &l.Created, &l.Creating, &l.Lost, &l.Read, &l.Stuck, &l.Behind, &l.Kept, &l.Failover, &l.LandedAt, &l.Cuts, &cut, &c.From, &c.To, &c.Reason)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}

@@ -27,7 +27,7 @@ type call struct {
 // calls returns the statements that write the events.
 func (w Writer) calls(events []Event) iter.Seq[call] {
 	return func(yield func(call) bool) {
-		for part := range portions(events) {
+		for part := range parts(events) {
 			rows, messages := part, contents(nil)
 			if w.toWAL {
 				rows, messages = split(part)
@@ -75,8 +75,8 @@ func (w Writer) insertCall(c columns) call {
 // maxStatementBytes keeps a statement far below PostgreSQL's limit of 1 GB, even when bytes are sent as hexadecimal.
 const maxStatementBytes = 64 << 20
 
-// portions splits the events into one part per statement. Only very large transactions need more than one.
-func portions(events []Event) iter.Seq[[]Event] {
+// parts splits the events into one part per statement. Only very large transactions need more than one.
+func parts(events []Event) iter.Seq[[]Event] {
 	return func(yield func([]Event) bool) {
 		first, size := 0, 0
 		for i, e := range events {

@@ -8,7 +8,7 @@ import (
 )
 
 // However large they are, the events stay in order, none is lost, and no statement is larger than it must be.
-func TestPortions(t *testing.T) {
+func TestParts(t *testing.T) {
 	t.Parallel()
 	bytes := make([]byte, 2*maxStatementBytes)
 	rapid.Check(t, func(t *rapid.T) {
@@ -18,7 +18,7 @@ func TestPortions(t *testing.T) {
 			events[i] = Event{Hash: int64(i), Payload: bytes[:n]}
 		}
 		next, before := 0, maxStatementBytes
-		for part := range portions(events) {
+		for part := range parts(events) {
 			require.NotEmpty(t, part)
 			size := 0
 			for _, e := range part {

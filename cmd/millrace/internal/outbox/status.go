@@ -80,20 +80,20 @@ func printReport(a *cli.App, r *outboxadmin.Report, failed []outboxadmin.Event, 
 	default:
 		line("delayed", plain, fmt.Sprintf("%s; the next one is due %s", words.CountOf(r.Delayed, "event"), words.When(r.At, *r.NextDue)))
 	}
-	printLog(a, r, line)
+	printLanding(a, r, line)
 	printRelays(a, r, line)
 	printReasons(a, failed)
 	printShards(a, r, shards)
 	printTopics(a, r, shards)
 }
 
-// printLog prints where events may be that no count has: in the log, until a relay has made rows of them.
-func printLog(a *cli.App, r *outboxadmin.Report, line func(name string, paint func(string) string, text string)) {
+// printLanding prints where events may be that no count has: in the WAL, until a relay has made rows of them.
+func printLanding(a *cli.App, r *outboxadmin.Report, line func(name string, paint func(string) string, text string)) {
 	switch l := r.Landing; {
 	case l == nil:
-	case l.Making:
+	case l.Creating:
 		line("log", a.Terminal.Red, "a relay creates the slot, which waits for transactions that are open; publishers with outbox.store log are refused meanwhile")
-	case !l.There || l.Lost:
+	case !l.Created || l.Lost:
 		line("log", a.Terminal.Red, "no slot keeps it, so publishers with outbox.store log are refused: start a relay with outbox.store log")
 	case !l.Read:
 		line("log", a.Terminal.Yellow, fmt.Sprintf("no relay reads it; events may be in %s of it, which are not counted here", words.Bytes(l.Behind)))
