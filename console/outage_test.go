@@ -189,14 +189,51 @@ func TestDatabaseThatDoesNotAnswerInTime(t *testing.T) {
 	assert.Contains(t, comes("The checks did not end. The database did not answer in time."), "2 dead letters with 1 different error")
 }
 
-// The last check has found nothing. That says nothing while the database does not answer.
-func TestNothingFlowsWhileTheDatabaseIsAway(t *testing.T) {
+// cut opens a site whose statements are cancelled if away says so.
+func cut(t *testing.T, away func(sql string) bool) *site {
+	var pool *pgxpool.Pool
+	s := open(t, everything, func(c *console.Config) {
+		cfg := c.Databases[0].Pool.Config()
+		cfg.ConnConfig.Tracer = queryTracer(func(ctx context.Context, sql string) context.Context {
+			if !away(sql) {
+				return ctx
+			}
+			late, cancel := context.WithTimeout(ctx, 0)
+			cancel()
+			return late
+		})
+		var err error
+		pool, err = pgxpool.NewWithConfig(t.Context(), cfg)
+		require.NoError(t, err)
+		c.Databases[0].Pool = pool
+	})
+	t.Cleanup(pool.Close)
+	return s
+}
+
+// The first page went on saying that everything flows while the database was away.
+func TestVerdictOnADatabaseThatIsAway(t *testing.T) {
 	t.Parallel()
-	s, away := openFrail(t)
+	var away atomic.Bool
+	s := cut(t, func(string) bool { return away.Load() })
 	s.tells("/", "Everything flows.")
-	away(true)
-	s.tells("/", "The database does not answer. What is shown was so before.")
+	away.Store(true)
+	s.tells("/", "The database does not answer. What this page shows is from before.")
 	assert.NotContains(t, text(s.get(http.StatusOK, "/")), "Everything flows.")
+}
+
+// What an action had done until the database went away was told to nobody: the page said only that the database did not answer.
+func TestActionThatTheDatabaseLeaves(t *testing.T) {
+	t.Parallel()
+	var away atomic.Bool
+	s := cut(t, func(sql string) bool {
+		if strings.Contains(sql, "-- Gives events up") {
+			away.Store(true)
+		}
+		return away.Load()
+	})
+	s.fail()
+	assert.Contains(t, text(s.act(http.StatusInternalServerError, "/do/discard")), "It failed: ")
 }
 
 // The answer to a form stays as it is: a page that is live asks for itself again, and at this address there would be no page.

@@ -102,7 +102,7 @@ func (j Judgement) conclude() Verdict {
 	case j.Snapshot.Now.IsZero():
 		return Verdict{State: "dead", Text: "The database does not answer.", More: "Nothing is known of it since this console started."}
 	case j.Snapshot.Error != "":
-		return Verdict{State: "dead", Text: "The database does not answer.", More: "What is shown was so before."}
+		return Verdict{State: "dead", Text: "The database does not answer.", More: "What this page shows is from before."}
 	case j.Checked.IsZero() && j.Failure != "":
 		return Verdict{State: "retrying", Text: "The checks have not run.", More: j.Failure}
 	case person > 0:

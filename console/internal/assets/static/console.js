@@ -134,8 +134,8 @@
     const field = e.target.closest("input, textarea, select");
     if (e.key === "Escape" && field) { field.blur(); return; }
     if (field || e.ctrlKey || e.metaKey || e.altKey || keys.open) return;
+    if (e.key === "?") { keys.showModal(); e.preventDefault(); return; } // also while they are off: they are switched on there
     if (off()) return;
-    if (e.key === "?") { keys.showModal(); e.preventDefault(); return; }
     if (going) {
       going = false;
       if (pages[e.key] && base) { location.href = base + pages[e.key]; e.preventDefault(); }
