@@ -151,27 +151,16 @@ func TestDatabaseThatDoesNotAnswerInTime(t *testing.T) {
 	t.Parallel()
 	var stuck atomic.Bool
 	var others atomic.Int32
-	var pool *pgxpool.Pool
-	s := open(t, everything, func(c *console.Config) {
-		cfg := c.Databases[0].Pool.Config()
-		cfg.ConnConfig.Tracer = queryTracer(func(ctx context.Context, sql string) context.Context {
-			switch {
-			case !stuck.Load() || sql == "-- ping":
-				return ctx
-			case sql != "select now()": // with which the figures begin
-				others.Add(1)
-				return ctx
-			}
-			late, cancel := context.WithTimeout(ctx, 0)
-			cancel()
-			return late
-		})
-		var err error
-		pool, err = pgxpool.NewWithConfig(t.Context(), cfg)
-		require.NoError(t, err)
-		c.Databases[0].Pool = pool
+	s := cut(t, func(sql string) bool {
+		switch {
+		case !stuck.Load() || sql == "-- ping":
+			return false
+		case sql != "select now()": // with which the figures begin
+			others.Add(1)
+			return false
+		}
+		return true
 	})
-	t.Cleanup(pool.Close)
 	s.fail()
 	comes := func(what string) (page string) {
 		require.Eventually(t, func() bool {
