@@ -101,8 +101,6 @@ func (j Judgement) conclude() Verdict {
 	switch {
 	case j.Snapshot.Now.IsZero():
 		return Verdict{State: "dead", Text: "The database does not answer.", More: "Nothing is known of it since this console started."}
-	case j.Snapshot.Error != "":
-		return Verdict{State: "dead", Text: "The database does not answer.", More: "What this page shows is from before."}
 	case j.Checked.IsZero() && j.Failure != "":
 		return Verdict{State: "retrying", Text: "The checks have not run.", More: j.Failure}
 	case person > 0:
@@ -113,6 +111,8 @@ func (j Judgement) conclude() Verdict {
 		return v
 	case others > 0:
 		return Verdict{State: "retrying", Text: format.Plural(others, "thing is wrong.", "things are wrong."), More: "It recovers once the cause is gone."}
+	case j.Snapshot.Error != "":
+		return Verdict{State: "dead", Text: "The database does not answer.", More: "What this page shows is from before."}
 	}
 	return Verdict{State: "done", Text: "Everything flows.", More: "Nothing waits for a person."}
 }

@@ -4,7 +4,7 @@
   const body = document.body, base = body.dataset.base;
   const pause = document.getElementById("pause"), pauseText = document.getElementById("pause-text"), lost = document.getElementById("lost");
   const keys = document.getElementById("keys"), keysOff = document.getElementById("keys-off");
-  let paused = false, waiting = 0, running = false, again = false, missed = 0, late = [];
+  let paused = false, waiting = 0, running = false, again = false, missed = 0, late = [], other = false, retry;
 
   // A part stays as it is while somebody works in it, or points at its rows: they do not move under the pointer. It is updated when
   // they leave it. Other figures change in place.
@@ -22,7 +22,9 @@
   };
 
   const shape = (page) => [...page.querySelectorAll("[data-part]")].map((part) => part.id).join();
-  const inUse = () => document.activeElement !== document.body && document.getElementById("main").contains(document.activeElement);
+  const main = document.getElementById("main");
+  const inUse = () => main.contains(document.activeElement) && document.activeElement !== main ||
+    [...document.querySelectorAll("input:not([type=hidden]), textarea")].some((field) => field.value !== field.defaultValue);
 
   const refresh = async () => {
     if (running) { again = true; return; }
@@ -30,13 +32,15 @@
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin", signal: AbortSignal.timeout(10000) });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      if (answer.status < 500 && shape(page) !== shape(document) && !inUse()) { location.reload(); return; } // it has other parts now, such as the first row
+      other = answer.ok && shape(page) !== shape(document); // it has other parts now, such as the first row
+      if (other && !inUse()) { location.reload(); return; }
       swap(page);
       if (answer.status >= 500) throw answer.status; // what the page lists is old
       missed = 0;
     } catch { // an answer may be lost although the stream goes on
       if (++missed > 1) lost.hidden = false;
-      setTimeout(changed, 3000);
+      clearTimeout(retry);
+      retry = setTimeout(changed, 3000);
     }
     running = false;
     if (again) { again = false; refresh(); }
@@ -51,7 +55,7 @@
     refresh();
   };
 
-  const caughtUp = () => setTimeout(() => { if (!paused && late.some((part) => !busy(part))) refresh(); }); // when the pointer or the focus is elsewhere
+  const caughtUp = () => setTimeout(() => { if (!paused && (other && !inUse() || late.some((part) => !busy(part)))) refresh(); }); // when the pointer or the focus is elsewhere
   document.addEventListener("pointerout", caughtUp);
   document.addEventListener("focusout", caughtUp);
 
