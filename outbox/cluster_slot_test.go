@@ -40,21 +40,7 @@ func testFailoverOfTheSlot(t *testing.T, synchronizes bool) {
 	primary := devtest.Postgres(t, devstack.ServerConfig{Release: devstack.NewestPostgres})
 	f := newCluster(t, devtest.PoolOn(t, primary.DSN()), "slot").fixture
 	f.aggregateTables()
-	exec := func(statements ...string) {
-		for _, s := range statements {
-			_, err := f.pool.Exec(ctx, s)
-			require.NoError(t, err, s)
-		}
-	}
-	exec(`select pg_create_physical_replication_slot('standby')`)
-	standby := devtest.Standby(t, primary, devstack.ServerConfig{Settings: map[string]string{
-		"primary_slot_name": "standby", "hot_standby_feedback": "on", "sync_replication_slots": strconv.FormatBool(synchronizes),
-	}})
-	exec(`alter system set synchronous_standby_names = 'walreceiver'`, `alter system set synchronized_standby_slots = 'standby'`, `select pg_reload_conf()`)
-
-	dsn, err := url.Parse(primary.DSN())
-	require.NoError(t, err)
-	dsn.Host = primary.Address() + "," + standby.Address()
+	standby, dsn := awaitedStandby(t, primary, f.pool, synchronizes)
 	if !synchronizes {
 		dsn.RawQuery += "&target_session_attrs=read-write"
 	}
@@ -78,7 +64,8 @@ func testFailoverOfTheSlot(t *testing.T, synchronizes bool) {
 	}
 	if synchronizes {
 		eventually(t, "the standby has the slot", func() bool {
-			exec(`select pg_log_standby_snapshot()`)
+			_, err := f.pool.Exec(ctx, `select pg_log_standby_snapshot()`)
+			require.NoError(t, err)
 			exists, _ := slot()
 			return exists
 		})
@@ -119,6 +106,26 @@ func testFailoverOfTheSlot(t *testing.T, synchronizes bool) {
 	t.Logf("%+v", c)
 	assert.Zero(t, c.lost)
 	assert.Zero(t, c.inversions, "overtaken events")
+}
+
+// awaitedStandby starts a standby of the primary, whose commits and slots wait for it, and returns the DSN of both servers.
+func awaitedStandby(t *testing.T, primary *devstack.Server, pool *pgxpool.Pool, synchronizes bool) (standby *devstack.Server, both *url.URL) {
+	t.Helper()
+	exec := func(statements ...string) {
+		for _, s := range statements {
+			_, err := pool.Exec(t.Context(), s)
+			require.NoError(t, err, s)
+		}
+	}
+	exec(`select pg_create_physical_replication_slot('standby')`)
+	standby = devtest.Standby(t, primary, devstack.ServerConfig{Settings: map[string]string{
+		"primary_slot_name": "standby", "hot_standby_feedback": "on", "sync_replication_slots": strconv.FormatBool(synchronizes),
+	}})
+	exec(`alter system set synchronous_standby_names = 'walreceiver'`, `alter system set synchronized_standby_slots = 'standby'`, `select pg_reload_conf()`)
+	both, err := url.Parse(primary.DSN())
+	require.NoError(t, err)
+	both.Host = primary.Address() + "," + standby.Address()
+	return standby, both
 }
 
 // A standby that must have the log before the relay gets it is away: the relay reads rows, until the standby is back or is not waited for.

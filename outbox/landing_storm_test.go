@@ -3,7 +3,6 @@ package outbox_test
 import (
 	"context"
 	"math/rand/v2"
-	"net/url"
 	"os/exec"
 	"strconv"
 	"sync"
@@ -157,14 +156,7 @@ func testLandingAtAFailover(t *testing.T, synchronizes bool) {
 	primary := devtest.Postgres(t, devstack.ServerConfig{Release: devstack.NewestPostgres})
 	l := newLanded(t, devtest.PoolOn(t, primary.DSN()))
 	l.aggregateTables()
-	l.exec(`select pg_create_physical_replication_slot('standby')`)
-	standby := devtest.Standby(t, primary, devstack.ServerConfig{Settings: map[string]string{
-		"primary_slot_name": "standby", "hot_standby_feedback": "on", "sync_replication_slots": strconv.FormatBool(synchronizes),
-	}})
-	l.exec(`alter system set synchronous_standby_names = 'walreceiver'`, `alter system set synchronized_standby_slots = 'standby'`, `select pg_reload_conf()`)
-	dsn, err := url.Parse(primary.DSN())
-	require.NoError(t, err)
-	dsn.Host = primary.Address() + "," + standby.Address()
+	standby, dsn := awaitedStandby(t, primary, l.pool, synchronizes)
 	dsn.RawQuery += "&target_session_attrs=read-write"
 	l.pool = devtest.PoolOn(t, dsn.String(), func(cfg *pgxpool.Config) { cfg.ConnConfig.ConnectTimeout = 2 * time.Second })
 	broker := newDeliveries(t)
