@@ -77,7 +77,7 @@ const typedAbove = 100
 // typed reports whether the user must type the number: if many events are discarded, or if their number is not known.
 func (p plan) typed() bool { return p.Danger && (p.N.N > typedAbove || p.N.AtLeast) }
 
-// confirmPage is the content of the page that asks for confirmation.
+// confirmPage is the data of page_confirm.html.
 type confirmPage struct {
 	plan
 	Action  string
@@ -113,7 +113,7 @@ func (q *request) confirm(a action, form url.Values, problem string, status int)
 	return nil
 }
 
-// differs returns how what a form has confirmed differs from the plan of now, or "".
+// differs returns how the plan differs from what the form has confirmed, or "".
 func (p plan) differs(form url.Values) string {
 	if other := act.NumberDiffers(form, p.N); other != "" {
 		return other
@@ -132,7 +132,7 @@ func (q *request) act() error {
 	case !known:
 		return errNotFound
 	case !q.rights.Has(Act):
-		http.Error(q.w, "You may look. To act, ask for the right to act.", http.StatusForbidden)
+		http.Error(q.w, "You may only look. Ask for the right to act.", http.StatusForbidden)
 		return nil
 	}
 	if seconds := q.wait(q.actions); seconds > 0 {
@@ -170,10 +170,10 @@ func (q *request) act() error {
 	if err != nil {
 		q.cfg.Logger.ErrorContext(ctx, "console action failed", "action", q.r.PathValue("action"), "user", q.user, "error", err)
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("it did not end within %s: what the audit tells has changed, and nothing else. The command has no limit of time: %s", q.cfg.ActTimeout, p.Command)
+			err = fmt.Errorf("it did not finish within %s. The audit lists what was changed; nothing else was. The command has no time limit: %s", q.cfg.ActTimeout, p.Command)
 		}
 		failed := "It failed: " + format.Error(err)
-		if err := q.confirm(a, form, failed, http.StatusInternalServerError); err != nil { // it says nothing of what the action has done
+		if err := q.confirm(a, form, failed, http.StatusInternalServerError); err != nil { // err is about the page, not the action
 			q.render(http.StatusInternalServerError, "page_error.html", "Error", "", failed)
 		}
 		return nil
@@ -190,15 +190,15 @@ func (q *request) act() error {
 // maxNote bounds the length of a note, in characters. In UTF-8 it may not be longer than the 1,000 bytes that a decision about an effect takes.
 const maxNote = 250
 
-// maxAtOnce is how many events an action that does not last may change: more would not end within ActTimeout.
+// maxAtOnce bounds the events of an action that one request runs: more would take longer than ActTimeout.
 const maxAtOnce = 50_000
 
-// tooMany refuses what does not end in time. atMost is an upper bound if the events were not counted.
+// tooMany refuses selections that take too long. atMost is an upper bound for events that were not counted.
 func (p *plan) tooMany(atMost int64) {
 	if !p.N.AtLeast {
 		atMost = p.N.N
 	}
 	if p.Nothing == "" && atMost > maxAtOnce {
-		p.Nothing = "These are, or may be, more than " + format.Number(maxAtOnce) + " events, which does not end while a page waits. Narrow the filter, or run the command: " + p.Command
+		p.Nothing = "The selection has, or may have, more than " + format.Number(maxAtOnce) + " events: too many for one request. Narrow the filter, or run the command: " + p.Command
 	}
 }

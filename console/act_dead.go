@@ -36,7 +36,7 @@ func planReplay(q *request, f url.Values) (plan, error) {
 func planDiscard(q *request, f url.Values) (plan, error) {
 	p, err := q.planDead(f, act.Discardable, "discard")
 	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+format.Events(p.N), true
-	p.Explain = "They are given up for good, and nothing brings them back. Later events of their keys go on."
+	p.Explain = "They are discarded for good and cannot be restored. Later events of their keys go on."
 	s, atMost := q.snapshot(), int64(0)
 	for _, c := range s.Consumers {
 		atMost += int64(c.Dead + c.Retrying + c.Blocked)

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// archivePage is the content of the page of the archive.
+// archivePage is the data of page_archive.html.
 type archivePage struct {
 	filter.Archive
 	Query   template.URL
@@ -138,7 +138,7 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 	at := replays.ArchivePace(f, replays.Usual.Rate)
 	p.To, p.Pace, p.Wrong = &to, &at, at.Wrong
 	if !filter.Usable(to) {
-		to, p.Wrong = "", "The topic has a byte that no name has, or it is too long."
+		to, p.Wrong = "", "The topic contains an invalid character, or it is too long."
 	}
 	p.Command = q.db.Reach.Command("", append([]string{"outbox", "replay"}, a.Flags(to, at.Rate)...)...)
 	switch {

@@ -85,12 +85,12 @@ func TestTheArchiveIsReplayed(t *testing.T) {
 	assert.Regexp(t, `millrace outbox replay --topic parcel.packed --since \S+ --until \S+ --rate 50 --schema `+s.schema, text(plan))
 	assert.Zero(t, s.count(`select count(*) from {schema}.outbox_audit`), "a dry run does nothing")
 	assert.Contains(t, text(s.act(http.StatusBadRequest, "/do/archive-replay?topic=parcel.packed", "rate", "fast")), `The number of events per second is "fast"`)
-	assert.Contains(t, text(s.act(http.StatusConflict, "/do/archive-replay?topic=parcel.packed", "expected", "99", "rate", "1")), "99 became 100 meanwhile. Nothing was changed.")
+	assert.Contains(t, text(s.act(http.StatusConflict, "/do/archive-replay?topic=parcel.packed", "expected", "99", "rate", "1")), "100 events match now; you confirmed 99. Nothing was changed.")
 
 	form := s.form(plan)
 	s.exec(`update {schema}.outbox_archive set published_at = now() where event_id = 'parcel.packed-100'`)
 	form.Set("rate", "1")
-	assert.Contains(t, text(s.post(http.StatusConflict, "/do/archive-replay", form)), "100 became 99 meanwhile.", "of what the person has read")
+	assert.Contains(t, text(s.post(http.StatusConflict, "/do/archive-replay", form)), "99 events match now; you confirmed 100.", "of what the person has read")
 	form.Set("expected", "99")
 	form.Set("to", "again")
 	form.Set("note", "a new consumer")
@@ -159,7 +159,7 @@ func TestTheArchiveNeedsTheRightToAct(t *testing.T) {
 	}
 	for _, action := range []string{"archive-replay", "archive-stop", "archive-continue"} {
 		page := s.get(http.StatusOK, "/do/"+action+"?id=1")
-		assert.Contains(t, text(page), "You may look. To act, ask for the right to act.")
+		assert.Contains(t, text(page), "You may only look. Ask for the right to act.")
 		csrf := regexp.MustCompile(`name="csrf" value="([^"]*)"`).FindStringSubmatch(page)
 		require.NotNil(t, csrf)
 		s.post(http.StatusForbidden, "/do/"+action, url.Values{"csrf": {csrf[1]}, "id": {"1"}, "expected": {"3"}})

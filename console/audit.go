@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/figures"
 )
 
-// auditPage is the content of the page of operators' actions.
+// auditPage is the data of page_audit.html.
 type auditPage struct {
 	Lines []audit.Line
 	First bool

@@ -46,7 +46,7 @@ func TestAuditPages(t *testing.T) {
 	first := text(s.get(http.StatusOK, "/audit"))
 	assert.Contains(t, first, "Friday, January 2, 2026 00:02:43 linus forget keys of shop note 163 POST /orders, status 409")
 	assert.Contains(t, first, "grace resolve: not done effects note 162 in doubt: timeout")
-	assert.Contains(t, text(s.get(http.StatusOK, "/audit?before=1.1.1.1")), "Nothing is older.")
+	assert.Contains(t, text(s.get(http.StatusOK, "/audit?before=1.1.1.1")), "No older actions.")
 	for _, wrong := range []string{"1", "1.1.1.x", "1.1.1.-1", "1.1.1.1.1"} {
 		s.get(http.StatusNotFound, "/audit?before="+wrong)
 	}

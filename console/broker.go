@@ -15,8 +15,8 @@ type Broker struct {
 	Name string
 	// Address is where it is, without credentials. Default: "", not shown.
 	Address string
-	// Open connects to it; the transport must implement transport.Pinger and transport.Inspector. The console asks for a connection at most
-	// every 15 s, while somebody looks, and closes it. patience is how long Close may take. Required.
+	// Open connects to it; the transport must implement transport.Pinger and transport.Inspector. While a page is
+	// open, the console calls it at most every 15 s, and closes the transport after each use. patience is how long Close may take. Required.
 	Open func(ctx context.Context, patience time.Duration) (transport.Transport, error)
 	// Subscriptions returns the consumers and topics to ask about; the first 50 are asked about. Called concurrently. They are shown
 	// with each database, so everybody who may look at one database sees them all. Default: none, so that only the topics of the outbox are

@@ -125,7 +125,7 @@ func (c Config) WithDefaults() Config {
 
 const (
 	minSecret = 32
-	// A user may act so many times at once, and then once every so long, over all databases; and see so many payloads.
+	// A user may act actionsAtOnce times at once, and then once every betweenActions, over all databases; and see as many payloads.
 	actionsAtOnce  = 20
 	betweenActions = 2 * time.Second
 	// reads bounds how many connections to one database the pages use at once, beside one for the figures and one for doctor.

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/figures"
 )
 
-// consumersPage is the content of the page of consumers.
+// consumersPage is the data of page_consumers.html.
 type consumersPage struct {
 	figures.Flowing
 	Unused    bool // the schema has no claim

@@ -69,7 +69,7 @@ func TestConsumersThatNobodyCounts(t *testing.T) {
 	page := text(s.get(http.StatusOK, "/consumers"))
 	assert.Contains(t, page, "Handled – nothing was counted")
 	assert.Contains(t, page, "Rates, duplicates and times are not known")
-	assert.NotContains(t, page, "What became of deliveries")
+	assert.NotContains(t, page, "Outcomes of deliveries")
 }
 
 // The page has a bounded length, and says what it leaves out.

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// deadPage is the content of the page of dead letters.
+// deadPage is the data of page_dead.html.
 type deadPage struct {
 	Filter  filter.Filter
 	Tokens  []token
@@ -154,7 +154,7 @@ func matching(s deadletter.Sample) outboxadmin.Count {
 	return outboxadmin.Count{N: int64(s.Selected), AtLeast: s.AtLeast}
 }
 
-// deadEventPage is the content of the page of one failed event.
+// deadEventPage is the data of page_dead_event.html.
 type deadEventPage struct {
 	deadletter.Event
 	Headers []mask.Header

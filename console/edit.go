@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-// editPage is the content of the page that edits a payload.
+// editPage is the data of page_edit.html.
 type editPage struct {
 	deadletter.Event
 	Text   string // as the form shows it
@@ -36,7 +36,7 @@ func (q *request) editable(e payload.Failure) (text, why string) {
 	case !q.rights.Has(Act | Payloads):
 		return "", "You may not edit payloads. Ask for the rights to act and to see payloads."
 	case !slices.Contains([]string{"dead", "retrying", "blocked"}, e.State):
-		return "", "The broker has this event, and not its payload here."
+		return "", "The payload is not stored here: only the broker has it."
 	}
 	return e.Text, e.Why
 }
@@ -65,7 +65,7 @@ func (q *request) editForm(e payload.Failure, p editPage) error {
 	return nil
 }
 
-// shown signs that the user has seen the payload with this SHA-256: without it, nobody compares another one with it.
+// shown proves that the user has seen the payload with this SHA-256. Without it planEdit shows no diff, which would reveal the payload.
 func (q *request) shown(e payload.Failure, former string) string {
 	return q.guard.Token(strings.Join([]string{"edit", q.db.Name, e.EventID, e.Consumer, former}, "\x00"), q.user)
 }
@@ -123,7 +123,7 @@ func planEdit(q *request, f url.Values) (plan, error) {
 		Command: q.db.Reach.Command(e.EventID, "dead", "edit", "--consumer", e.Consumer, "--payload-file", "FILE"),
 	}
 	former := deadletter.SHA256(e.Payload)
-	if f.Get("former") != former || !hmac.Equal([]byte(f.Get("shown")), []byte(q.shown(e, former))) { // and then nothing tells what it is
+	if f.Get("former") != former || !hmac.Equal([]byte(f.Get("shown")), []byte(q.shown(e, former))) { // no diff, which would reveal the payload
 		p.Nothing = "The payload was changed meanwhile. Edit it again."
 		return p, nil
 	}
@@ -132,7 +132,7 @@ func planEdit(q *request, f url.Values) (plan, error) {
 	case bytes.Equal(act.Payload(typed), act.Payload(text)):
 		p.Nothing = "Nothing is changed."
 	case json.Valid(e.Payload) && !json.Valid([]byte(typed)):
-		p.Warning = "The payload was JSON, and this is none: " + json.Unmarshal([]byte(typed), new(any)).Error() + "."
+		p.Warning = "The payload was JSON, but the new text is not: " + json.Unmarshal([]byte(typed), new(any)).Error() + "."
 	}
 	return p, nil
 }

@@ -71,9 +71,9 @@ func TestEditWarns(t *testing.T) {
 	s := open(t, everything)
 	s.fail()
 	assert.Contains(t, text(s.changes(http.StatusOK, `{"email": "ada@example.com","n":12345678901234567890}`)), "Nothing is changed.", "but the spaces")
-	assert.Contains(t, s.changes(http.StatusBadRequest, "\xff"), "a byte that no text has")
+	assert.Contains(t, s.changes(http.StatusBadRequest, "\xff"), "a NUL byte or invalid UTF-8")
 	broken := s.changes(http.StatusOK, `{"email": }`)
-	assert.Contains(t, text(broken), "The payload was JSON, and this is none: invalid character '}' looking for beginning of value.")
+	assert.Contains(t, text(broken), "The payload was JSON, but the new text is not: invalid character '}' looking for beginning of value.")
 	assert.Contains(t, text(s.post(http.StatusOK, "/do/edit", s.form(broken))), "is written", "a person decides")
 	assert.Equal(t, `{"email": }`, s.payload())
 	assert.NotContains(t, text(s.changes(http.StatusOK, "text")), "is none", "it was none before")
@@ -131,7 +131,7 @@ func TestWhatAFormCannotEdit(t *testing.T) {
 	s := open(t, everything)
 	s.fail()
 	for _, c := range [][2]string{
-		{`'\xff00'::bytea`, "The payload is not text that a form sends back as it is."},
+		{`'\xff00'::bytea`, "A browser's form would change this payload."},
 		{`convert_to(E'a\r\nb', 'UTF8')`, "The payload is not text"},
 		{`convert_to(repeat('x', 20000), 'UTF8')`, "The payload is too large for a form, which takes 16,384 bytes."},
 	} {

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/effect"
 )
 
-// effectsPage is the content of the page of effects.
+// effectsPage is the data of page_effects.html.
 type effectsPage struct {
 	State   string
 	States  []string
@@ -99,11 +99,11 @@ func planResolve(q *request, f url.Values) (plan, error) {
 		p.Question, p.Verb, p.Response = "Record that "+e.Key+" happened?", "Record that it happened", true
 		p.Explain = "It is not called again. The event completes at its next delivery. A late answer of the call itself still counts."
 		if text := act.Response(f); text != "" && !json.Valid([]byte(text)) {
-			p.Wrong = `The response is no JSON: want what the call would have returned, such as "a text" or {"id": 1}.`
+			p.Wrong = `The response is not JSON: want what the call would have returned, such as "a text" or {"id": 1}.`
 		}
 	case "no":
 		p.Question, p.Verb, flag = "Record that "+e.Key+" did not happen?", "Record that it did not happen", "--not-done"
-		p.Explain = "And cannot happen any more: it is called again, with the same idempotency key. If you do not know, leave it; nothing is lost meanwhile."
+		p.Explain = "Choose this only if it cannot happen any more. It is then called again, with the same idempotency key. If you do not know, do not decide: nothing is lost meanwhile."
 	default:
 		return p, errNotFound
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/explain"
 )
 
-// eventPage is the content of the page of an event.
+// eventPage is the data of page_event.html.
 type eventPage struct {
 	Asked string
 	explain.Explanation
@@ -29,7 +29,7 @@ type eventPage struct {
 const (
 	// freshEvent is longer than for figures, because the outbox has no index on event IDs.
 	freshEvent = 3 * time.Second
-	// freshID is how long the event that a part of an ID means is not looked up again: no index helps to find it.
+	// freshID is how long the page keeps the ID that it found for a part of an ID: no index helps that search.
 	freshID = time.Minute
 	// eventPatience bounds each read without an index: of a part of an ID, of the event, and of the events that its handlers published.
 	eventPatience = 60 * time.Millisecond
@@ -58,8 +58,8 @@ func (q *request) event() error {
 	return nil
 }
 
-// explained returns what is known about the event. Its ID may be abbreviated. If the tables are too large to tell what the text
-// abbreviates, it may still be the ID of an event.
+// explained returns what is known about the event. asked may be a part of its ID. If the tables are too large to search for a part,
+// explained takes asked for the whole ID.
 func (q *request) explained(asked string) (explain.Explanation, error) {
 	id, err := read(q, "ID of event "+asked, freshID, func(ctx context.Context, db *database) (string, error) {
 		id, err := explain.Search(ctx, db.Pool, db.Schema, asked, eventPatience)

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// fleetPage is the content of the page of all databases.
+// fleetPage is the data of page_fleet.html.
 type fleetPage struct {
 	Verdict                 figures.Verdict
 	Members                 []member // those with trouble first
@@ -69,10 +69,10 @@ func (c *Console) all(serve func(q *request, granted []*request)) http.HandlerFu
 
 func (q *request) fleet(granted []*request) {
 	p := fleetPage{Members: fanout.All(granted, (*request).member)}
-	var told []string
+	var versions []string
 	var now time.Time
 	for _, m := range p.Members {
-		told = append(told, m.Told()+q.brokers.Told(m.Name))
+		versions = append(versions, m.Fingerprint()+q.brokers.Fingerprint(m.Name))
 		if m.Now.After(now) {
 			now = m.Now // use the latest of their clocks for ages
 		}
@@ -103,7 +103,7 @@ func (q *request) fleet(granted []*request) {
 	if !q.rights.Has(Look) {
 		v.User, v.Rights = granted[0].user, granted[0].rights // the token stays that of this path
 	}
-	v.Live, v.Version, v.Now = q.cfg.Prefix+"/"+assets.Folder+"/live", live.Version(told), now
+	v.Live, v.Version, v.Now = q.cfg.Prefix+"/"+assets.Folder+"/live", live.Version(versions), now
 	q.write(http.StatusOK, "page_fleet.html", v)
 }
 

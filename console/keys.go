@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 )
 
-// keysPage is the content of the page of idempotency keys.
+// keysPage is the data of page_keys.html.
 type keysPage struct {
 	Asked   string
 	Entries []idempotencykey.Entry

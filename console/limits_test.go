@@ -42,7 +42,7 @@ func TestADiscardOfTooManyIsRefused(t *testing.T) {
 		select 1, md5(n::text)::uuid, 'e' || n, '', 'dead', 3, 'attempts', 'no user', 'h', 't', convert_to('{"uuid": "", "metadata": {}}', 'UTF8'), '', now(), now() from generate_series(1, 2001) n`)
 	for _, path := range []string{"/do/discard?consumer=shop%2Fbook", "/do/discard?topic=t"} {
 		page := text(s.get(http.StatusOK, path))
-		assert.Contains(t, page, "more than 50,000 events, which does not end while a page waits. Narrow the filter, or run the command: millrace dead discard", path)
+		assert.Contains(t, page, "more than 50,000 events: too many for one request. Narrow the filter, or run the command: millrace dead discard", path)
 		assert.NotContains(t, page, "for the audit", path)
 	}
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/discard?consumer=shop%2Fbook&event=e7")), "for the audit", "a narrower one goes on")
@@ -76,7 +76,7 @@ func TestAnActionThatDoesNotEndNamesTheCommand(t *testing.T) {
 			require.NoError(t, err)
 			page := text(s.post(http.StatusInternalServerError, "/do/"+action, form))
 			require.NoError(t, locking.Rollback(t.Context()))
-			assert.Contains(t, page, "It failed: it did not end within 1s: what the audit tells has changed, and nothing else. The command has no limit of time: "+command)
+			assert.Contains(t, page, "It failed: it did not finish within 1s. The audit lists what was changed; nothing else was. The command has no time limit: "+command)
 			assert.Zero(t, s.count(`select count(*) from {schema}.outbox_failed where command is not null`))
 		})
 	}

@@ -259,7 +259,7 @@ func TestRoleThatDoesNotKnowTheTables(t *testing.T) {
 	s.fail()
 	for _, path := range []string{"/dead", "/effects", "/keys", "/outbox/archive", "/audit", "/do/discard", "/dead/event?id=e1", "/replay?id=1"} {
 		page := text(s.get(http.StatusServiceUnavailable, path))
-		assert.Contains(t, page, "which tables this schema has is not known", path)
+		assert.Contains(t, page, "the tables of this schema could not be listed, so this page cannot be shown", path)
 		assert.Contains(t, page, "permission denied for table migration", path)
 		assert.NotRegexp(t, `No consumer has|no ledger|no answers|no outbox|Nobody has changed|no such page`, page, path)
 	}

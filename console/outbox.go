@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// outboxPage is the content of the page of the outbox.
+// outboxPage is the data of page_outbox.html.
 type outboxPage struct {
 	Report *outboxadmin.Report
 	Topics []figures.Topic

@@ -25,7 +25,7 @@ type overview struct {
 const (
 	// maxNodes is how many nodes a column of the pipeline has.
 	maxNodes = 6
-	// widest is the rate whose line is the widest where nothing is busier, and steps how many widths of a line console.css has after the first.
+	// widest is the rate, in events per second, of the widest line unless a node is busier. console.css has steps widths above the thinnest.
 	widest, steps = 10.0, 9
 )
 

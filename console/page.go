@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/payload"
 )
 
-// request is a request for a page.
+// request is a request for a page, or for an action: what its handler needs.
 type request struct {
 	*Console
 	db     *database // nil for the page of all databases
@@ -47,7 +47,7 @@ var errForbidden = errors.New("you have no right to do this")
 var errNoAnswer = errors.New("the database does not answer")
 
 // errNoTables means that the role may not read which tables there are, or that reading it failed.
-var errNoTables = errors.New("which tables this schema has is not known, so this page is not known either")
+var errNoTables = errors.New("the tables of this schema could not be listed, so this page cannot be shown")
 
 // answered runs serve only if the database has answered at least once.
 func answered(serve func(*request) error) func(*request) error {
@@ -171,7 +171,7 @@ func (q *request) render(status int, name, title, section string, content any) {
 			v.Databases = append(v.Databases, of.db.Name)
 		}
 	}
-	v.Now, v.Version = v.Nav.Now, q.told(v.Nav)
+	v.Now, v.Version = v.Nav.Now, q.version(v.Nav)
 	q.write(status, name, v)
 }
 
@@ -210,11 +210,11 @@ func (q *request) forget() {
 	q.seen = nil
 }
 
-// told returns the version of the figures, with what brokers said last. It is the same for all pages of the database.
-func (q *request) told(s figures.Snapshot) string { return s.Told() + q.brokers.Told(q.db.Name) }
+// version identifies the figures, with the brokers' last answers. It is the same for all pages of the database.
+func (q *request) version(s figures.Snapshot) string { return s.Fingerprint() + q.brokers.Fingerprint(q.db.Name) }
 
 // now returns the version of the current figures.
-func (q *request) now() string { return q.told(q.db.Snapshot(q.ctx())) }
+func (q *request) now() string { return q.version(q.db.Snapshot(q.ctx())) }
 
 // judge returns what is wrong with the database.
 func (q *request) judge() figures.Judgement {
@@ -226,7 +226,7 @@ func (q *request) live() error {
 	q.streams.Serve(q.w, q.r, q.user, func() string {
 		s := q.db.Snapshot(q.ctx())
 		q.brokers.Look(q.ctx(), q.db.Name, s.Topics)
-		return q.told(s)
+		return q.version(s)
 	})
 	return nil
 }

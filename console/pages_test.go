@@ -98,7 +98,7 @@ func TestRates(t *testing.T) {
 	assert.Regexp(t, `^parcel.packed flows 1[3-6]\d/s 0 –`, row(page, "topics-table", "parcel.packed"))
 	assert.Regexp(t, `^invoice.created flows 0 0 –`, row(page, "topics-table", "invoice.created"))
 	assert.Regexp(t, `relay-a 1\d\d/s, lease .* relay-b (3[3-9]|4[0-2])/s, lease`, text(page))
-	assert.Regexp(t, `Beyond its first 100 topics a relay counts together: 2\.\d/min\.`, text(page))
+	assert.Regexp(t, `A relay counts the topics after its first 100 together: 2\.\d/min\.`, text(page))
 	assert.Equal(t, 2, strings.Count(page, `class="spark"`))
 	overview := s.get(http.StatusOK, "/")
 	assert.Regexp(t, `order.placed 1 oldest \S+ s – parcel.packed 0 nothing waits 1[3-6]\d/s invoice.created 0 nothing waits 0 Relays`, text(overview))
@@ -227,7 +227,7 @@ func TestEffects(t *testing.T) {
 	assert.Contains(t, page, "timeout")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/resolve?key=shop/sms/e1&happened=yes")), "Record that shop/sms/e1 happened?")
 	again := s.act(http.StatusBadRequest, "/do/resolve?key=shop/sms/e1&happened=yes", "response", `{"id": 7`, "note", "seen there")
-	assert.Contains(t, text(again), "The response is no JSON")
+	assert.Contains(t, text(again), "The response is not JSON")
 	assert.Contains(t, again, `value="{&#34;id&#34;: 7"`, "what was filled in stays")
 	assert.Contains(t, again, `>seen there</textarea>`)
 	assert.Zero(t, s.count(`select count(*) from {schema}.effect_resolution`))
@@ -253,7 +253,7 @@ func TestKeys(t *testing.T) {
 	assert.Contains(t, page, `"id": 7`)
 	assert.NotContains(t, page, "secret", "also where the handler added to what was there")
 	assert.Contains(t, text(page), "Set-Cookie •••••• X-Token ••••••")
-	assert.Contains(t, text(page), "A key is searched among the newest 50,000 answers, an ID among all. Older ones: millrace keys show --schema "+s.schema+" key-1")
+	assert.Contains(t, text(page), "Keys are searched in the newest 50,000 answers, IDs in all. Older keys: millrace keys show --schema "+s.schema+" key-1")
 	for _, id := range []string{"8254c329", "8254c329a", "8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a"} {
 		assert.Contains(t, text(s.get(http.StatusOK, "/keys?key="+id)), "POST /orders: executed, status 201.", id)
 	}

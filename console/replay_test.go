@@ -53,7 +53,7 @@ func TestAReplayIsStoppedAndContinued(t *testing.T) {
 	assert.Contains(t, stopped, "of 300 stopped by ada")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/stop?id=1")), "It does not run: stopped.")
 	assert.Contains(t, text(s.get(http.StatusOK, "/audit")), "ada stop replay replay 1 not everywhere")
-	assert.NotContains(t, text(s.get(http.StatusOK, "/")), "Running operations")
+	assert.NotContains(t, text(s.get(http.StatusOK, "/")), "Running replays")
 	assert.Less(t, s.count(`select replayed from {schema}.claim_replay`), 100)
 
 	assert.Contains(t, text(s.act(http.StatusBadRequest, "/do/continue?id=1", "rate", "fast")), `The number of events per second is "fast": want 1 to 1000000, or nothing for no limit.`)
@@ -158,7 +158,7 @@ func TestReplaysNeedTheRightToAct(t *testing.T) {
 	page := s.get(http.StatusOK, "/replay?id=1")
 	assert.NotContains(t, page, "/do/")
 	assert.NotContains(t, page, "<b>")
-	assert.Contains(t, text(s.get(http.StatusOK, "/do/stop?id=1")), "You may look. To act, ask for the right to act.")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/stop?id=1")), "You may only look. Ask for the right to act.")
 	assert.Equal(t, 1, s.count(`select count(*) from {schema}.claim_replay where state = 'running'`))
 }
 

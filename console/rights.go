@@ -48,8 +48,8 @@ func (r Rights) String() string {
 
 // Loopback returns a function for Config.Authorize that gives the rights to requests from this machine, and none to others.
 // Everybody who can log in to this machine has them. It refuses requests that say that a proxy has forwarded them, because their
-// sender is unknown, and those of HTTP/1.0, which some proxies send. But a proxy on this machine that speaks HTTP/1.1 and sets no
-// header is this machine: all that it forwards has the rights. It also refuses requests whose Host is not this machine, so that a
+// sender is unknown, and those of HTTP/1.0, which some proxies send. It cannot detect a proxy on this machine that speaks HTTP/1.1
+// and sets none of these headers: everything that such a proxy forwards has the rights. It also refuses requests whose Host is not this machine, so that a
 // foreign web site cannot reach the console through a browser.
 func Loopback(rights Rights, user string) func(*http.Request) (Rights, string) {
 	return func(r *http.Request) (Rights, string) {
@@ -78,7 +78,7 @@ func (c *Console) authorize(r *http.Request) (Rights, string) {
 // errTooOften means that the user has to wait.
 var errTooOften = errors.New("you do this too often")
 
-// wait takes a token of the user, or returns how many seconds to wait for one, which it tells the client.
+// wait takes one of the user's tokens. If there is none, it returns how many seconds to wait for one, and sets the header Retry-After.
 func (q *request) wait(of *bucket.Buckets) (seconds int) {
 	if wait := of.Take(time.Now(), q.user); wait > 0 {
 		seconds = int(math.Ceil(wait.Seconds()))
@@ -87,7 +87,7 @@ func (q *request) wait(of *bucket.Buckets) (seconds int) {
 	return seconds
 }
 
-// reveal covers a payload. If the user asks to see it, it is noted in the audit, and shown: never without that note.
+// reveal returns the payload covered, unless the user has asked to see it. Then it audits that, and returns the payload only if it could.
 func (q *request) reveal(b mask.Body, note func(ctx context.Context, by operator.By) error) (mask.Body, error) {
 	if !q.rights.Has(Payloads) {
 		b = q.mask.Body(nil, b.Bytes, false)

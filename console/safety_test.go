@@ -62,7 +62,7 @@ func TestLoopbackAlone(t *testing.T) {
 	}
 	s := open(t, 0, func(c *console.Config) { c.Authorize = nil })
 	s.fail()
-	assert.Contains(t, text(s.get(http.StatusOK, "/dead")), "You may look. To act, ask for the right to act.")
+	assert.Contains(t, text(s.get(http.StatusOK, "/dead")), "You may only look. Ask for the right to act.")
 	assert.Contains(t, text(s.get(http.StatusOK, "/")), "may look, payloads hidden")
 }
 
@@ -82,7 +82,7 @@ func TestRights(t *testing.T) {
 	} {
 		s.fail()
 		page := s.get(http.StatusOK, "/do/replay")
-		assert.Contains(t, text(page), "You may look. To act, ask for the right to act.", name)
+		assert.Contains(t, text(page), "You may only look. Ask for the right to act.", name)
 		_, rest, _ := strings.Cut(page, `name="csrf" value="`)
 		token, _, _ := strings.Cut(rest, `"`)
 		s.post(http.StatusForbidden, "/do/replay", url.Values{"csrf": {token}, "expected": {"2"}})

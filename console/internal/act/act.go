@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
@@ -36,7 +37,7 @@ type Line struct {
 	Text string
 }
 
-// Sum adds up the lines.
+// Sum returns the number of events of all lines.
 func Sum(lines []Line) (n int64) {
 	for _, l := range lines {
 		n += l.N
@@ -86,5 +87,5 @@ func NumberDiffers(form url.Values, n outboxadmin.Count) string {
 	}
 	digits, atLeast := strings.CutSuffix(before, "+")
 	confirmed, _ := strconv.ParseInt(digits, 10, 64) // a wrong number differs, too
-	return format.Count(outboxadmin.Count{N: confirmed, AtLeast: atLeast}) + " became " + format.Count(n) + " meanwhile."
+	return format.Count(n) + words.Pick(n.N, " event matches", " events match") + " now; you confirmed " + format.Count(outboxadmin.Count{N: confirmed, AtLeast: atLeast}) + "."
 }

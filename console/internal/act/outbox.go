@@ -27,13 +27,13 @@ func OutboxDiscard(ctx context.Context, db *Database, f url.Values, by operator.
 	return Outcome{Headline: format.Plural(n, "event", "events") + " will be discarded by a running relay.", Back: "/outbox"}, err
 }
 
-// Pause pauses a topic.
+// Pause pauses the topic that the form names.
 func Pause(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	err := outboxadmin.PauseTopic(ctx, db.Pool, db.Schema, f.Get("topic"), by)
 	return Outcome{Headline: "Topic " + f.Get("topic") + " is paused.", Back: "/outbox"}, err
 }
 
-// Resume resumes a topic.
+// Resume resumes the topic that the form names.
 func Resume(ctx context.Context, db *Database, f url.Values, by operator.By) (Outcome, error) {
 	err := outboxadmin.ResumeTopic(ctx, db.Pool, db.Schema, f.Get("topic"), by)
 	if errors.Is(err, outboxadmin.ErrNotSet) {

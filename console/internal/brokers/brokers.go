@@ -27,9 +27,9 @@ const (
 	// freshBroker is how long the answer of a broker is shown, and maxAsked about how many topics it is asked.
 	freshBroker = 15 * time.Second
 	maxAsked    = 50
-	// oldBroker is how old an answer may be that nobody has asked for.
+	// oldBroker is the maximum age of the answers that Lately returns.
 	oldBroker = time.Minute
-	// brokerTimeout bounds all questions to a broker. A page waits for brokerWait at most, and then shows the answer before.
+	// brokerTimeout bounds all questions to a broker. A page waits for brokerWait at most, and then shows the previous answer.
 	brokerTimeout = 20 * time.Second
 	brokerWait    = 300 * time.Millisecond
 	// maxTopics is about how many topics of an outbox a broker is asked.
@@ -88,13 +88,13 @@ func (b *Brokers) Look(ctx context.Context, db string, topics []figures.Topic) (
 	return b.said(db)
 }
 
-// Lately returns what the brokers have said within the last minute, and asks nothing.
+// Lately returns the brokers' answers of the last minute, and asks nothing.
 func (b *Brokers) Lately(db string) []figures.Broker {
 	return slices.DeleteFunc(b.said(db), func(of figures.Broker) bool { return time.Since(of.At) > oldBroker })
 }
 
-// Told returns a text that changes with each answer of the brokers.
-func (b *Brokers) Told(db string) string {
+// Fingerprint returns a text that changes with each answer of the brokers.
+func (b *Brokers) Fingerprint(db string) string {
 	var said []string
 	for _, of := range b.said(db) {
 		said = append(said, strconv.FormatInt(of.At.UnixNano(), 10))

@@ -53,29 +53,29 @@ func broker(lag int64, slow string, opened *int) brokers.Broker {
 	}
 }
 
-// Brokers of one name and address have answers of their own, each of which changes what the pages are told.
+// Brokers of one name and address have answers of their own, each of which changes the version of the pages.
 func TestTwoBrokersOfAKind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		opened := 0
 		b := brokers.New([]brokers.Broker{broker(1, "", &opened), broker(2, "", &opened)})
 		defer b.Close()
-		before := b.Told("orders")
+		before := b.Fingerprint("orders")
 		assert.Empty(t, b.Lately("orders"))
 		all := b.Look(t.Context(), "orders", nil)
 		require.Len(t, all, 2)
 		assert.Equal(t, int64(1), all[0].Lag.N)
 		assert.Equal(t, int64(2), all[1].Lag.N)
-		told := b.Told("orders")
-		assert.NotEqual(t, before, told)
+		after := b.Fingerprint("orders")
+		assert.NotEqual(t, before, after)
 		time.Sleep(14 * time.Second)
 		b.Look(t.Context(), "orders", nil)
 		assert.Equal(t, 2, opened, "the answer is kept for 15 s")
-		assert.Equal(t, told, b.Told("orders"))
+		assert.Equal(t, after, b.Fingerprint("orders"))
 		time.Sleep(time.Second)
 		b.Look(t.Context(), "orders", nil)
 		assert.Equal(t, 4, opened)
-		assert.NotEqual(t, told, b.Told("orders"))
+		assert.NotEqual(t, after, b.Fingerprint("orders"))
 		time.Sleep(2 * time.Minute)
 		assert.Empty(t, b.Lately("orders"), "nobody knows whether that still holds")
 	})

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// maxUsers bounds how many buckets there are. Beyond it those are dropped that are full again.
+// maxUsers bounds the number of buckets. Above it, full buckets are dropped.
 const maxUsers = 10_000
 
 // Buckets are the buckets of all users. They are safe for concurrent use.
 type Buckets struct {
-	burst int           // tokens of a full bucket
-	every time.Duration // how long a token takes to come back
+	burst    int           // tokens of a full bucket
+	interval time.Duration // a bucket gets one token in each
 
 	mu   sync.Mutex
 	full map[string]time.Time // user -> when the bucket is full again
 }
 
-// New returns Buckets that let each user do something so many times at once, and then once every so long.
-func New(burst int, every time.Duration) *Buckets {
-	return &Buckets{burst: burst, every: every, full: map[string]time.Time{}}
+// New returns Buckets with which each user may do something burst times at once, and then once every interval.
+func New(burst int, interval time.Duration) *Buckets {
+	return &Buckets{burst: burst, interval: interval, full: map[string]time.Time{}}
 }
 
 // Take takes a token of the user's bucket. If there is none, it returns how long to wait for one.
@@ -31,8 +31,8 @@ func (b *Buckets) Take(now time.Time, user string) (wait time.Duration) {
 	if full.Before(now) {
 		full = now
 	}
-	full = full.Add(b.every)
-	if wait = full.Sub(now) - time.Duration(b.burst)*b.every; wait > 0 {
+	full = full.Add(b.interval)
+	if wait = full.Sub(now) - time.Duration(b.burst)*b.interval; wait > 0 {
 		return wait
 	}
 	if len(b.full) >= maxUsers {

@@ -9,8 +9,7 @@ import (
 )
 
 const (
-	// maxEntries bounds how many results are kept, and maxUnused how long one is kept that nobody requests. It is dropped when another
-	// one is read.
+	// maxEntries bounds the number of results. A result that nobody has requested for maxUnused is dropped at the next read.
 	maxEntries = 256
 	maxUnused  = 5 * time.Minute
 	// freshError bounds how long an error is kept: an outage may be over.
@@ -36,8 +35,8 @@ type entry struct {
 	asked time.Time // when it was last requested
 }
 
-// New returns a Cache that runs at most this many reads at once, each within the timeout. The keys in own come on top: each has a slot
-// of its own, so that it does not wait for slow reads of other keys.
+// New returns a Cache that runs at most this many reads at once, each within the timeout. Each key in own has an additional slot of its
+// own, so that it does not wait for slow reads of other keys.
 func New(reads int, timeout time.Duration, own ...string) *Cache {
 	c := &Cache{timeout: timeout, slots: make(chan struct{}, reads), own: map[string]chan struct{}{}, entries: map[string]*entry{}}
 	for _, key := range own {

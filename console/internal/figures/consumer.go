@@ -32,7 +32,7 @@ type Consumer struct {
 	Oldest                  time.Time        // when the event failed that waits for longest; zero: none waits
 }
 
-// manyFail makes a consumer that fails of one that tries again now and then.
+// manyFail tells a failing consumer from one that retries now and then: at least one in manyFail of its recent attempts has failed.
 const manyFail = 20
 
 // consumers determines the state of each consumer.

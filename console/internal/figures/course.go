@@ -18,15 +18,15 @@ type Passed struct {
 	N  int64
 }
 
-// lately is how many minutes a rate is of, with the one that runs.
+// lately is the number of minutes that a rate averages, with the current one.
 const lately = 5
 
-// recent is when the minutes of a rate begin.
+// recent returns the start of those minutes.
 func recent(now time.Time) time.Time {
 	return now.Truncate(time.Minute).Add(-(lately - 1) * time.Minute)
 }
 
-// PerSecond is how many passed in a second of the last minutes; 0 also where nobody counted.
+// PerSecond returns the average rate of the last minutes, in events per second. It returns 0 also if nobody counted.
 func (c Course) PerSecond() float64 {
 	n, from := int64(0), recent(c.Now)
 	for _, m := range c.Minutes {
@@ -37,7 +37,7 @@ func (c Course) PerSecond() float64 {
 	return float64(n) / max(c.Now.Sub(from).Seconds(), 1)
 }
 
-// Rate is PerSecond in words, or of a minute where that is less than one; "–" where nobody counted.
+// Rate formats PerSecond, or the rate per minute if PerSecond is below one. It returns "–" if nobody counted.
 func (c Course) Rate() string {
 	perSecond := c.PerSecond()
 	switch {
@@ -64,7 +64,7 @@ type Spark struct {
 
 const sparkWidth, sparkHeight, sparkPoints = 96.0, 20.0, 60
 
-// Spark draws the hour; nil where nobody counted. The minute that runs is left out: it would always look like a fall.
+// Spark draws the hour, or returns nil if nobody counted. It leaves out the current minute, which would always look like a drop.
 func (c Course) Spark() *Spark {
 	if len(c.Minutes) == 0 {
 		return nil

@@ -31,7 +31,7 @@ const (
 	maxReplays = 10
 )
 
-// Own are the keys in the cache that wait for no other read, because every page needs them. Parts of the snapshot are read with it.
+// Own lists the keys of the cache that have a slot of their own, because every page needs them. Parts of the snapshot are read with it.
 var Own = []string{"snapshot", "doctor"}
 
 // Snapshot has the figures of a database that all pages show. Times are the server's. It is shared, so it must not be changed.
@@ -167,8 +167,8 @@ func (db Source) lookAtConsumers(ctx context.Context, s *Snapshot) (err error) {
 	return nil
 }
 
-// Told returns a text that changes when the figures do, or when they can no longer be read.
-func (s Snapshot) Told() string {
+// Fingerprint returns a text that changes when the figures do, or when they can no longer be read.
+func (s Snapshot) Fingerprint() string {
 	if s.Error != "" {
 		return s.Version + "-old"
 	}

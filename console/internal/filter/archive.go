@@ -27,7 +27,7 @@ func ArchiveFromQuery(f url.Values, now time.Time) (a Archive) {
 	get := func(name string) string {
 		value := strings.TrimSpace(f.Get(name))
 		if !Usable(value) {
-			value, a.Wrong = "", "The "+name+" has a byte that no name has, or it is too long."
+			value, a.Wrong = "", "The "+name+" contains an invalid character, or it is too long."
 		}
 		return value
 	}

@@ -98,7 +98,7 @@ func (f Filter) checked() Filter {
 		case len(t.Value) > maxText:
 			t.Value, t.Problem = "", fmt.Sprintf("its value has %d bytes: want %d at most", len(t.Value), maxText)
 		case !utf8.ValidString(t.Value) || strings.ContainsRune(t.Value, 0):
-			t.Problem = "its value has a byte that no name has"
+			t.Problem = "its value contains an invalid character"
 		case seen[t.Name] && t.Name != "event":
 			t.Problem = "it was given before"
 		case t.Name == "state" && len(words.ClaimStates.Named(t.Value, storedStates...)) == 0:

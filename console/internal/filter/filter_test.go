@@ -30,7 +30,7 @@ func TestWhatIsWrong(t *testing.T) {
 	for text, problem := range map[string]string{
 		"states:dead": "states: no such name: want state, consumer, topic, key, group, reason, since, until or event", "consumer:": "consumer: its value is missing",
 		"state:nacked": "state: want dead, retrying, blocked or all", "since:yesterday": "since: want a time such as", "key:a key:b": "key: it was given before",
-		"key:\x00": "key: its value has a byte that no name has", strings.Repeat("x", maxText+1): "filter: it has 2001 bytes: want 2000 at most",
+		"key:\x00": "key: its value contains an invalid character", strings.Repeat("x", maxText+1): "filter: it has 2001 bytes: want 2000 at most",
 	} {
 		assert.ErrorContains(t, Parse(text).Err(), problem, text)
 	}

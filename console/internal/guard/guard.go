@@ -57,19 +57,19 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// Genuine reports whether a form came from the console's own page for the same user, whom userOf returns. If not, it has sent an
-// error response.
+// Genuine reports whether the form is from a page that the console made for this user; userOf returns the user. If it returns false, it
+// has sent the response.
 func (g Guard) Genuine(w http.ResponseWriter, r *http.Request, userOf func(form url.Values) string) bool {
 	r.Body = http.MaxBytesReader(w, r.Body, MaxForm)
 	if err := r.ParseForm(); err != nil {
-		http.Error(w, "The form is too large, or no form.", http.StatusRequestEntityTooLarge)
+		http.Error(w, "The form is too large or cannot be parsed.", http.StatusRequestEntityTooLarge)
 		return false
 	}
 	for _, values := range r.PostForm {
 		if !slices.ContainsFunc(values, func(v string) bool { return !utf8.ValidString(v) || strings.ContainsRune(v, 0) }) {
 			continue
 		}
-		http.Error(w, "The form has a byte that no text has.", http.StatusBadRequest) // PostgreSQL would refuse the byte, too
+		http.Error(w, "The form contains a NUL byte or invalid UTF-8.", http.StatusBadRequest) // PostgreSQL would refuse the byte, too
 		return false
 	}
 	origin := http.NewCrossOriginProtection()

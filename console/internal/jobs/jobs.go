@@ -76,7 +76,7 @@ const (
 	// pauseOfReplay is the pause before a failed replay is continued. It doubles with each attempt, up to longestPause.
 	pauseOfReplay = time.Second
 	longestPause  = 30 * time.Second
-	// triesOfReplay bounds the attempts if each one's statement is wrong for the database's tables or data.
+	// triesOfReplay is the number of attempts with a refused statement (isWrong) after which the replay is given up.
 	triesOfReplay = 20
 )
 

@@ -21,8 +21,8 @@ const (
 	beat = 10 * time.Second
 	// maxStream is the lifetime of a connection. The browser then opens another one, which is authorized again.
 	maxStream = 5 * time.Minute
-	// again is how soon it does so: before the page says that the connection is lost.
-	again = 500 * time.Millisecond
+	// reconnect is how long the browser waits before it does so. The page says that the connection is lost only after a longer time.
+	reconnect = 500 * time.Millisecond
 )
 
 // Streams are the streams of open pages. They are safe for concurrent use.
@@ -43,8 +43,8 @@ func New() *Streams {
 // Close ends the streams. It may be called several times.
 func (s *Streams) Close() { s.closing.Do(func() { close(s.closed) }) }
 
-// take counts a stream of the user, or takes it away again, and returns how many there are.
-func (s *Streams) take(user string, n int) int {
+// add adds n to the number of the user's open streams, and returns it.
+func (s *Streams) add(user string, n int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	open := s.open[user] + n
@@ -56,8 +56,8 @@ func (s *Streams) take(user string, n int) int {
 
 // Serve sends each new version to the user's page, until the page is closed.
 func (s *Streams) Serve(w http.ResponseWriter, r *http.Request, user string, current func() string) {
-	defer s.take(user, -1)
-	if s.take(user, 1) > maxOfUser && user != "" {
+	defer s.add(user, -1)
+	if s.add(user, 1) > maxOfUser && user != "" {
 		http.Error(w, "You have too many pages open.", http.StatusTooManyRequests)
 		return
 	}
@@ -76,13 +76,13 @@ func (s *Streams) Serve(w http.ResponseWriter, r *http.Request, user string, cur
 	end, ticks := time.NewTimer(maxStream), time.NewTicker(tick)
 	defer end.Stop()
 	defer ticks.Stop()
-	if _, err := fmt.Fprintf(w, "retry: %d\n\n", again.Milliseconds()); err != nil {
+	if _, err := fmt.Fprintf(w, "retry: %d\n\n", reconnect.Milliseconds()); err != nil {
 		return
 	}
-	last, told := "", time.Now()
+	last, sent := "", time.Now()
 	for {
 		version := current()
-		if version != last || time.Since(told) >= beat {
+		if version != last || time.Since(sent) >= beat {
 			event := "beat"
 			if version != last {
 				event = "changed"
@@ -90,7 +90,7 @@ func (s *Streams) Serve(w http.ResponseWriter, r *http.Request, user string, cur
 			if _, err := fmt.Fprintf(w, "event: %s\ndata: %s\n\n", event, version); err != nil || flush.Flush() != nil {
 				return // the page is closed
 			}
-			last, told = version, time.Now()
+			last, sent = version, time.Now()
 		}
 		select {
 		case <-ticks.C:
@@ -105,7 +105,7 @@ func (s *Streams) Serve(w http.ResponseWriter, r *http.Request, user string, cur
 }
 
 // Version returns a text that changes when one of the versions does.
-func Version(told []string) string {
-	sum := sha256.Sum256([]byte(strings.Join(told, " ")))
+func Version(versions []string) string {
+	sum := sha256.Sum256([]byte(strings.Join(versions, " ")))
 	return hex.EncodeToString(sum[:8])
 }

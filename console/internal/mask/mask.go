@@ -70,7 +70,7 @@ func (m Mask) Body(payload []byte, size int, may bool) Body {
 	case !may:
 		b.Hidden = "You may not see payloads. Ask for the right to."
 	case len(m) > 0 && !isJSON:
-		b.Hidden = "The payload is no JSON, so its secrets cannot be masked, and it is hidden."
+		b.Hidden = "The payload is hidden: it is not JSON, so its secrets cannot be masked."
 	case len(m) > 0:
 		text, err := json.MarshalIndent(m.masked(value), "", "  ")
 		if err != nil {
@@ -174,7 +174,7 @@ func (m Mask) Form(payload []byte, size, most int) (text, why string) {
 	case len(payload) != size || len(text) > most:
 		return "", fmt.Sprintf("The payload is too large for a form, which takes %s bytes.", format.Number(most))
 	case !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\r"):
-		return "", "The payload is not text that a form sends back as it is."
+		return "", "A browser's form would change this payload."
 	case len(m) > 0 && (!isJSON || m.Has(value)):
 		return "", "The payload has, or may have, fields that are masked."
 	}

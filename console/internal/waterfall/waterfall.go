@@ -10,7 +10,8 @@ import (
 const Length = 1000
 
 const (
-	// quiet is how many times as long as all others together a time between two moments is if it is shortened.
+	// quiet bounds the time between two moments. A time is shortened if it is more than quiet times as long as all the others together,
+	// without those that are already shortened.
 	quiet = 20
 	// short is the length of a shortened time.
 	short = 60
