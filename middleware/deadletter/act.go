@@ -110,29 +110,32 @@ func (a action) complete(s *Selection, by By) error {
 	return nil
 }
 
-// all applies the action to all selected events that have failed by now.
+// all applies the action to the events that are selected now. It leaves events that fit the selection later: a retried event may become
+// dead meanwhile, and a blocked one is retried when the event before it is discarded.
 func (a action) all(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (r Result, err error) {
 	if err := a.complete(&s, by); err != nil {
 		return r, err
 	}
-	var upTo int64
-	var began time.Time
-	err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
-		upTo, began, r.Others, err = a.begin(ctx, tx, schema, s)
+	var ids []int64
+	err = administer(ctx, db, schema, a.name+" failed events", func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
+		ids, r.Others, err = s.ids(ctx, tx, schema)
 		return err
-	})
-	if !slices.Contains(s.States, "retrying") && (s.Until.IsZero() || began.Before(s.Until)) {
-		s.Until = began // an event that is retried may become dead meanwhile: nobody has selected it
-	}
-	for above := int64(0); err == nil && above < upTo; {
-		next, last := r, upTo
-		err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
+	}, pgtx.Isolation(pgx.RepeatableRead))
+	for err == nil && len(ids) > 0 {
+		n, next := min(len(ids), pageSize), r
+		err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) error {
 			next = r
-			last, err = a.step(ctx, tx, schema, s, above, upTo, pageSize, by, &next)
+			page, err := s.page(ctx, tx, schema, 0, ids[n-1], ids[:n], n)
+			if err == nil && len(page) > 0 {
+				_, err = a.act(ctx, tx, schema, page, s.States, by, &next)
+			}
+			if err == nil && n == len(ids) {
+				_, err = tx.Exec(ctx, query("fold", schema))
+			}
 			return err
 		})
 		if err == nil {
-			r, above = next, last
+			r, ids = next, ids[n:]
 		}
 	}
 	return r, err
@@ -143,23 +146,9 @@ func (a action) administer(ctx context.Context, db pgtx.DB, schema string, f fun
 	return administer(ctx, db, schema, a.name+" failed events", f, pgtx.Isolation(pgx.ReadCommitted))
 }
 
-// begin returns the ID of the latest failed event, and the server's time, and counts the events that fit the selection but for their state.
-func (a action) begin(ctx context.Context, tx pgx.Tx, schema string, s Selection) (upTo int64, now time.Time, others map[string]int, err error) {
-	if err := tx.QueryRow(ctx, query("newest", schema), 0).Scan(&upTo, &now); err != nil {
-		return 0, now, nil, err
-	}
-	states := s.States
-	s.States = slices.DeleteFunc(slices.Clone(allStates), func(state string) bool { return slices.Contains(states, state) })
-	others, err = s.count(ctx, tx, schema, upTo)
-	if len(others) == 0 {
-		others = nil
-	}
-	return upTo, now, others, err
-}
-
 // step applies the action to the next events, at most limit, and returns the ID of the last one.
 func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection, above, upTo int64, limit int, by By, r *Result) (last int64, err error) {
-	page, err := s.page(ctx, tx, schema, above, upTo, limit)
+	page, err := s.page(ctx, tx, schema, above, upTo, nil, limit)
 	if err != nil {
 		return 0, err
 	}

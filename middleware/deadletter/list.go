@@ -84,7 +84,7 @@ func ListNewest(ctx context.Context, db pgtx.DB, schema string, l Listing) (even
 func (l Listing) limit() int { return cmp.Or(l.Limit, 100) }
 
 func (l Listing) oldest(ctx context.Context, tx pgx.Tx, schema string) ([]selected, error) {
-	return l.page(ctx, tx, schema, l.After, math.MaxInt64, l.limit())
+	return l.page(ctx, tx, schema, l.After, math.MaxInt64, nil, l.limit())
 }
 
 // Show returns the event with payload, metadata and latest attempts, once for each consumer that it failed for. consumer

@@ -27,7 +27,8 @@ func (a *afterBegin) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, e
 	return a.DB.BeginTx(ctx, opts)
 }
 
-// A discard runs in several transactions. An event that becomes dead meanwhile was in no list that anybody has confirmed.
+// A discard runs in several transactions. An event that becomes dead meanwhile was in no list that anybody has confirmed. The time of its
+// failure is that of its transaction's start, which may be before the discard.
 func TestEventsThatDieMeanwhileAreNotDiscarded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -37,7 +38,7 @@ func TestEventsThatDieMeanwhileAreNotDiscarded(t *testing.T) {
 	}
 	dies := func(event string) func() {
 		return func() {
-			f.sql(`update {schema}.claim_failed set state = 'dead', failed_at = clock_timestamp() where event_id = $1`, event)
+			f.sql(`update {schema}.claim_failed set state = 'dead', failed_at = now() - interval '1 minute' where event_id = $1`, event)
 		}
 	}
 	r, err := deadletter.Discard(t.Context(), &afterBegin{DB: f.pool, then: dies("retrying-1")}, f.schema, deadletter.Selection{}, me)
@@ -48,4 +49,31 @@ func TestEventsThatDieMeanwhileAreNotDiscarded(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 3, r.Done, "it was selected in either state")
 	assert.Empty(t, f.states())
+}
+
+// When a retried event goes, the next one of its key is retried in its place. The operator has confirmed the first one alone.
+func TestTheNextEventOfAKeyStaysWhenARetriedOneGoes(t *testing.T) {
+	t.Parallel()
+	for name, act := range map[string]func(f *fixture) (deadletter.Result, error){
+		"discard": func(f *fixture) (deadletter.Result, error) {
+			return deadletter.Discard(t.Context(), f.pool, f.schema, deadletter.Selection{States: []string{"retrying"}}, me)
+		},
+		"redirect": func(f *fixture) (deadletter.Result, error) {
+			return deadletter.Redirect(t.Context(), f.pool, f.schema, deadletter.Selection{Consumer: "labour/notify", States: []string{"retrying"}}, "labour/other", me)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.sql(`insert into {schema}.consumer (name) values ('labour/other')`)
+			for i, state := range []string{"retrying", "blocked", "blocked"} {
+				f.keep(fmt.Sprint("e", i), "labour/notify", "k", state, "error", "oops")
+			}
+			r, err := act(f)
+			require.NoError(t, err)
+			assert.Equal(t, 1, r.Done)
+			left := f.states()
+			assert.Equal(t, "retrying", left["e1"])
+			assert.Equal(t, "blocked", left["e2"])
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -61,8 +62,9 @@ type selected struct {
 // pageSize is how many events are read at once and changed in one transaction.
 const pageSize = 1000
 
-// page returns the next selected events with IDs above the first and up to the second bound, in the order of their first failures.
-func (s Selection) page(ctx context.Context, tx pgx.Tx, schema string, above, upTo int64, limit int) ([]selected, error) {
+// page returns the next selected events with IDs above the first and up to the second bound, in the order of their first failures. With
+// ids it returns only those.
+func (s Selection) page(ctx context.Context, tx pgx.Tx, schema string, above, upTo int64, ids []int64, limit int) ([]selected, error) {
 	if _, err := tx.Exec(ctx, query("plan", schema)); err != nil {
 		return nil, err
 	}
@@ -79,7 +81,7 @@ func (s Selection) page(ctx context.Context, tx pgx.Tx, schema string, above, up
 	}
 	rows, err := tx.Query(ctx, query("select", schema), above, upTo, spelled, operator.Optional(s.Consumer), operator.Optional(s.Key),
 		operator.Optional(s.Group), state, states, operator.Optional(s.Topic), operator.Optional(s.Reason), operator.OptionalTime(s.Since),
-		operator.OptionalTime(s.Until), limit)
+		operator.OptionalTime(s.Until), ids, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +96,7 @@ func scanSelected(row pgx.CollectableRow) (f selected, err error) {
 // each calls f for every selected event, page by page, in the order of their first failures.
 func (s Selection) each(ctx context.Context, tx pgx.Tx, schema string, upTo int64, f func(selected)) error {
 	for above := int64(0); ; {
-		page, err := s.page(ctx, tx, schema, above, upTo, pageSize)
+		page, err := s.page(ctx, tx, schema, above, upTo, nil, pageSize)
 		if err != nil || len(page) == 0 {
 			return err
 		}
@@ -103,6 +105,19 @@ func (s Selection) each(ctx context.Context, tx pgx.Tx, schema string, upTo int6
 		}
 		above = page[len(page)-1].id
 	}
+}
+
+// ids returns the IDs of the selected events, and counts by state the events that fit the selection but for their state.
+func (s Selection) ids(ctx context.Context, tx pgx.Tx, schema string) (ids []int64, others map[string]int, err error) {
+	if err := s.each(ctx, tx, schema, math.MaxInt64, func(f selected) { ids = append(ids, f.id) }); err != nil {
+		return nil, nil, err
+	}
+	states := s.States
+	s.States = slices.DeleteFunc(slices.Clone(allStates), func(state string) bool { return slices.Contains(states, state) })
+	if others, err = s.count(ctx, tx, schema, math.MaxInt64); len(others) == 0 {
+		others = nil
+	}
+	return ids, others, err
 }
 
 // count returns the number of selected events by state. It reads the events, unless only consumer, group and states are selected.

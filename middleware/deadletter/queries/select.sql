@@ -1,4 +1,4 @@
--- A page of events that failed: the next $13 behind $1, up to $2, that are selected, in the order in which they failed first. By
+-- A page of events that failed: the next $14 behind $1, up to $2, that are selected, in the order in which they failed first. By
 -- the index that fits what is given: on groups and states, events, keys, or the primary key. No locks.
 select f.id, f.event_id, f.consumer, c.name, f.key, f.state, f.error_group, f.first_at, f.failed_at, f.xmin
 from {schema}.claim_failed f
@@ -14,5 +14,6 @@ where f.id > $1::bigint and f.id <= $2::bigint
   and ($10::text is null or f.reason = $10)
   and ($11::timestamptz is null or f.failed_at >= $11)
   and ($12::timestamptz is null or f.failed_at < $12)
+  and ($13::bigint[] is null or f.id = any ($13))
 order by f.id
-limit $13::int
+limit $14::int
