@@ -143,6 +143,9 @@ func (q *request) act() error {
 	}
 	defer q.db.acting.Unlock()
 	q.forget()
+	if q.snapshot().Error != "" { // the plan would be that of old figures
+		return q.confirm(a, form, "The database does not answer. Nothing was changed.", http.StatusServiceUnavailable)
+	}
 	p, err := a.plan(q, form)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/millrace-go/millrace/console/internal/act"
+	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/replays"
@@ -77,7 +78,7 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 	if f.State() == "dead" {
 		p.Question = format.Count(p.N) + " " + words.Pick(p.N.N, "dead letter?", "dead letters?")
 	}
-	if p.Of = scope(sample); p.N.AtLeast {
+	if p.Of = figures.Scope(sample); p.N.AtLeast {
 		p.Warning = notCounted // all that match are confirmed, whichever they are
 	} else {
 		p.Seen = sample.Digest

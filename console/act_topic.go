@@ -5,7 +5,6 @@ import (
 
 	"github.com/millrace-go/millrace/console/internal/filter"
 	"github.com/millrace-go/millrace/console/internal/format"
-	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
@@ -22,18 +21,10 @@ func (q *request) planTopic(f url.Values) (p plan, t outboxadmin.TopicReport, er
 	return p, s.Outbox.Topic(topic), nil
 }
 
-// waitNow says how many events wait.
-func waitNow(n outboxadmin.Count) string {
-	if !n.Known() {
-		return "how many wait now is not known."
-	}
-	return format.Count(n) + words.Pick(n.N, " waits now.", " wait now.")
-}
-
 func planPause(q *request, f url.Values) (plan, error) {
 	p, t, err := q.planTopic(f)
 	p.Question, p.Verb = "Pause topic "+t.Topic+"?", "Pause the topic"
-	p.Explain = "Relays publish no more of its events until somebody resumes it. The events stay in the outbox and keep their order; " + waitNow(t.Pending)
+	p.Explain = "Relays publish no more of its events until somebody resumes it. The events stay in the outbox and keep their order; " + format.Waiting(t.Pending)
 	p.Command = q.db.Reach.Command(t.Topic, "outbox", "topic", "pause")
 	if t.State == outboxadmin.TopicPaused {
 		p.Nothing = "It is paused already."
@@ -44,7 +35,7 @@ func planPause(q *request, f url.Values) (plan, error) {
 func planResume(q *request, f url.Values) (plan, error) {
 	p, t, err := q.planTopic(f)
 	p.Question, p.Verb = "Resume topic "+t.Topic+"?", "Resume the topic"
-	p.Explain = "Relays publish its events again, in order; " + waitNow(t.Pending)
+	p.Explain = "Relays publish its events again, in order; " + format.Waiting(t.Pending)
 	p.Command = q.db.Reach.Command(t.Topic, "outbox", "topic", "resume")
 	if t.State != outboxadmin.TopicPaused {
 		p.Nothing = "It is not paused."

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -98,6 +99,9 @@ func (q *request) archiveSample(f filter.Archive) (outboxadmin.ArchiveSample, er
 func planArchive(q *request, f url.Values) (p plan, err error) {
 	if !q.snapshot().There["outbox"] {
 		return p, errNotFound
+	}
+	if why := q.snapshot().Errors["outbox"]; why != "" { // which replays run is not known
+		return p, errors.New(why)
 	}
 	a := filter.ArchiveFromQuery(f, q.snapshot().Now)
 	if a.Wrong != "" {

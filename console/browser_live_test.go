@@ -46,21 +46,62 @@ func TestLiveInABrowser(t *testing.T) {
 	assert.Empty(t, b.wrong())
 }
 
-// A page that began without any dead letter has no list that could change.
+// A page that began without any dead letter has no list that could change: it is rebuilt. What somebody types beside it stays, and so does
+// what he has typed within it.
 func TestTheFirstDeadLetterInABrowser(t *testing.T) {
 	t.Parallel()
 	s := open(t, everything)
-	b := s.tab(t)
+	b, typing := s.tab(t), s.tab(t)
 	b.open("/dead")
 	b.shows("No dead letters.")
+	b.mark()
+	value[chromedp.Void](b, `void (document.getElementById("find").focus(), document.getElementById("find").value = "018f")`)
+	typing.open("/dead")
+	typing.shows("No dead letters.")
+	value[chromedp.Void](typing, `void (document.getElementById("filter").focus(), document.getElementById("filter").value = "key:4")`)
 	s.fail()
 	b.shows("2 match")
-	b.mark()
+	assert.Equal(t, "018f", value[string](b, `document.activeElement.id === "find" && document.activeElement.value`))
 	s.exec(`delete from {schema}.claim_failed where event_id = 'e1'`)
 	b.shows("1 match")
 	b.shows("Replay 1 …")
-	assert.True(t, b.marked(), "its parts are the same")
+	assert.True(t, b.marked(), "it is the same page")
 	assert.Empty(t, b.wrong())
+
+	assert.Equal(t, "key:4", value[string](typing, `document.getElementById("filter").value`))
+	typing.shows("No dead letters.")
+	value[chromedp.Void](typing, `void (document.getElementById("filter").value = "", document.activeElement.blur())`)
+	typing.shows("1 match")
+}
+
+// The list of a live page begins at another event. The next page begins where the list ends now: the page left events out.
+func TestTheNextPageInABrowser(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.many(60)
+	b := s.tab(t)
+	b.open("/dead")
+	const next = `new URL(document.querySelector("#pages [rel=next]").href).searchParams.get("after")`
+	before := value[string](b, next)
+	b.shows("62 match")
+	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, attempts, reason, error, history, handler, topic, headers, payload)
+		select consumer, gen_random_uuid(), 'g1', key, state, attempts, reason, error, history, handler, topic, headers, payload from {schema}.claim_failed where event_id = 'f1'`)
+	b.shows("63 match")
+	b.until(next + ` !== "` + before + `"`)
+}
+
+// Somebody else decides about the dead letter of an open page.
+func TestADeadLetterThatIsGoneInABrowser(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.fail()
+	b := s.tab(t)
+	b.open("/dead/event?id=e1&consumer=shop/book")
+	b.shows("dead at shop/book")
+	s.exec(`update {schema}.claim_failed set state = 'retrying', due_at = now() + interval '1 hour' where event_id = 'e1'`)
+	b.shows("retrying at shop/book")
+	s.exec(`delete from {schema}.claim_failed where event_id = 'e1'`)
+	b.shows("or it was settled since")
 }
 
 // A part of a page stays as it is while somebody works in it, and is brought up to date when he leaves it, though nothing changes any more.

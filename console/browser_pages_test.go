@@ -122,7 +122,7 @@ func TestPagesInABrowser(t *testing.T) {
 	b.fits("edit")
 	b.fill("payload", `{"order": }`)
 	b.press("Show what changes")
-	b.shows("this is none")
+	b.shows("the new text is not")
 	b.fits("what an edit changes")
 }
 

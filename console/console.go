@@ -278,8 +278,7 @@ func (c *Console) routes() http.Handler {
 		mux.HandleFunc("GET /"+assets.Folder+"/live", c.all((*request).liveFleet))
 	} else {
 		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-			r.SetPathValue("db", c.cfg.Databases[0].Name)
-			home(w, r)
+			home(w, guard.At(r, "/"+c.cfg.Databases[0].Name+"/"))
 		})
 	}
 	// Without this route the mux would redirect to a path without the prefix.

@@ -97,7 +97,7 @@ func (q *request) deadList(f filter.Filter) error {
 		}
 		p.Causes = append(p.Causes, cause{g, encode(with), chosen})
 	}
-	p.Of = scope(causes)
+	p.Of = figures.Scope(causes)
 	all := causes
 	if f.Get("group") != "" {
 		if all, err = q.sample(f, f.Selection(q.snapshot().Now)); err != nil {
@@ -137,17 +137,6 @@ func (q *request) sample(f filter.Filter, s deadletter.Selection) (deadletter.Sa
 	return read(q, "dead sample "+strings.Join(s.States, ",")+" "+f.Query().Encode(), figures.Fresh, func(ctx context.Context, db *database) (deadletter.Sample, error) {
 		return deadletter.SampleGroups(ctx, db.Pool, db.Schema, s)
 	})
-}
-
-// scope returns which events a sample covers; "" for all.
-func scope(s deadletter.Sample) string {
-	switch {
-	case s.Searched > 0:
-		return "the newest " + format.Number(s.Searched) + " were searched"
-	case s.AtLeast || s.Selected > s.Events:
-		return "of the newest " + format.Number(s.Events)
-	}
-	return ""
 }
 
 func matching(s deadletter.Sample) outboxadmin.Count {

@@ -189,7 +189,7 @@ func TestASecondReplayOfTheSameEventsIsAskedAgain(t *testing.T) {
 func TestASecondReplayOfTheArchiveIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	s := open(t, everything)
-	s.archived("order.placed", 3)
+	s.archived("order.placed", 600) // it runs for ten minutes
 	ada := s.form(s.get(http.StatusOK, "/do/archive-replay"))
 	ada.Set("rate", "1")
 	s.post(http.StatusOK, "/do/archive-replay", ada)

@@ -36,7 +36,7 @@ const (
 )
 
 func (q *request) event() error {
-	p := eventPage{Asked: strings.TrimSpace(q.r.URL.Query().Get("id"))}
+	p, status := eventPage{Asked: strings.TrimSpace(q.r.URL.Query().Get("id"))}, http.StatusOK
 	switch {
 	case p.Asked == "":
 	case !filter.Usable(p.Asked):
@@ -48,13 +48,13 @@ func (q *request) event() error {
 			break
 		}
 		if err != nil {
-			p.Failure = format.Error(err)
+			p.Failure, status = format.Error(err), http.StatusServiceUnavailable // an open page keeps what it shows
 			break
 		}
 		p.Explanation, p.Known, p.Verdict = e, e.Known, figures.ConcludeEvent(e)
 		p.Life, p.TraceAt = figures.Live(e), q.cfg.traceAt(e.Trace)
 	}
-	q.render(http.StatusOK, "page_event.html", "Event", "event", p)
+	q.render(status, "page_event.html", "Event", "event", p)
 	return nil
 }
 

@@ -211,7 +211,9 @@ func (q *request) forget() {
 }
 
 // version identifies the figures, with the brokers' last answers. It is the same for all pages of the database.
-func (q *request) version(s figures.Snapshot) string { return s.Fingerprint() + q.brokers.Fingerprint(q.db.Name) }
+func (q *request) version(s figures.Snapshot) string {
+	return s.Fingerprint() + q.brokers.Fingerprint(q.db.Name)
+}
 
 // now returns the version of the current figures.
 func (q *request) now() string { return q.version(q.db.Snapshot(q.ctx())) }

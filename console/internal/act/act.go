@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/jobs"
 	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
-	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 // The states of consumers, those with the most trouble first.
@@ -180,4 +181,15 @@ func (s Snapshot) Flowing() Flowing {
 		f.Verdict = Verdict{State: "done", Text: "No consumer fails.", More: "No event waits for a retry or a decision."}
 	}
 	return f
+}
+
+// Scope says which events a sample covers. It returns "" for all.
+func Scope(s deadletter.Sample) string {
+	switch {
+	case s.Searched > 0:
+		return "the newest " + format.Number(s.Searched) + " were searched"
+	case s.AtLeast || s.Selected > s.Events:
+		return "of the newest " + format.Number(s.Events)
+	}
+	return ""
 }

@@ -191,6 +191,14 @@ func Error(err error) string {
 	return err.Error()
 }
 
+// Waiting says how many events of a topic wait.
+func Waiting(n outboxadmin.Count) string {
+	if !n.Known() {
+		return "how many wait now is not known."
+	}
+	return Count(n) + words.Pick(n.N, " waits now.", " wait now.")
+}
+
 // Events is a number of events for a button.
 func Events(n outboxadmin.Count) string {
 	if n.AtLeast {

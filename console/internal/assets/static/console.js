@@ -4,7 +4,7 @@
   const body = document.body, base = body.dataset.base;
   const pause = document.getElementById("pause"), pauseText = document.getElementById("pause-text"), lost = document.getElementById("lost");
   const keys = document.getElementById("keys"), keysOff = document.getElementById("keys-off");
-  let paused = false, waiting = 0, running = false, again = false, missed = 0, late = [], other = false, retry;
+  let paused = false, waiting = 0, running = false, again = false, missed = 0, late = [], status = 200, other = false, retry;
 
   // A part stays as it is while somebody works in it, or points at its rows: they do not move under the pointer. It is updated when
   // they leave it. Other figures change in place.
@@ -21,10 +21,15 @@
     }
   };
 
-  const shape = (page) => [...page.querySelectorAll("[data-part]")].map((part) => part.id).join();
+  const shape = (page) => [...page.querySelectorAll("main [data-part]")].map((part) => part.id).join();
   const main = document.getElementById("main");
-  const inUse = () => main.contains(document.activeElement) && document.activeElement !== main ||
-    [...document.querySelectorAll("input:not([type=hidden]), textarea")].some((field) => field.value !== field.defaultValue);
+  const inUse = () => main.contains(document.activeElement) && document.activeElement !== main || main.querySelector(rows.replace(/\w+/g, "$&:hover")) ||
+    [...main.querySelectorAll("input:not([type=hidden]), textarea")].some((field) => field.value !== field.defaultValue);
+  const rebuild = (page) => { // all but what lies around: somebody may type an event ID there
+    const next = document.adoptNode(page.getElementById("main"));
+    next.querySelector("#lost").replaceWith(lost);
+    main.replaceChildren(...next.childNodes);
+  };
 
   const refresh = async () => {
     if (running) { again = true; return; }
@@ -32,22 +37,28 @@
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin", signal: AbortSignal.timeout(10000) });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      other = answer.ok && shape(page) !== shape(document); // it has other parts now, such as the first row
-      if (other && !inUse()) { location.reload(); return; }
-      swap(page);
+      if (held()) waiting++;
+      else {
+        if (answer.status < 500) { // it may have other parts now, such as the first row, or be gone
+          other = answer.status !== status || shape(page) !== shape(document);
+          if (other && !inUse()) { status = answer.status; other = false; rebuild(page); }
+        }
+        swap(page);
+      }
       if (answer.status >= 500) throw answer.status; // what the page lists is old
       missed = 0;
     } catch { // an answer may be lost although the stream goes on
       if (++missed > 1) lost.hidden = false;
       clearTimeout(retry);
-      retry = setTimeout(changed, 3000);
+      retry = setTimeout(changed, 3000 * Math.min(missed, 10));
     }
     running = false;
     if (again) { again = false; refresh(); }
   };
 
+  const held = () => paused || document.hidden || keys.open;
   const changed = () => {
-    if (paused || document.hidden || document.querySelector("dialog[open]")) {
+    if (held()) {
       waiting++;
       if (paused) pauseText.textContent = "Paused, " + waiting + " new";
       return;
@@ -55,16 +66,18 @@
     refresh();
   };
 
-  const caughtUp = () => setTimeout(() => { if (!paused && (other && !inUse() || late.some((part) => !busy(part)))) refresh(); }); // when the pointer or the focus is elsewhere
+  const caughtUp = () => setTimeout(() => { if (!paused && !missed && (other && !inUse() || late.some((part) => !busy(part)))) refresh(); }); // when the pointer or the focus is elsewhere
   document.addEventListener("pointerout", caughtUp);
   document.addEventListener("focusout", caughtUp);
 
+  const catchUp = () => { if (!held() && waiting) { waiting = 0; refresh(); } };
   const setPaused = (to) => {
     paused = to;
     pause.classList.toggle("off", paused);
     pauseText.textContent = paused ? "Paused" : "Live";
-    if (!paused && waiting) { waiting = 0; refresh(); }
+    catchUp();
   };
+  keys.addEventListener("close", catchUp);
 
   if (body.dataset.live && document.querySelector("main form[method=post]:not(.reveal)") === null) { // a form that somebody fills in stays as it is
     let version = body.dataset.version, stream = null, slow, later;
@@ -76,7 +89,7 @@
         alive();
         if (e.data !== version) { version = e.data; changed(); }
         clearTimeout(later); // the server may have had a part of the page in its cache, for a second
-        later = setTimeout(() => { if (paused || document.hidden || document.querySelector("dialog[open]")) return; refresh(); }, 1500);
+        later = setTimeout(() => { if (!held()) refresh(); }, 1500);
       });
       live.addEventListener("beat", alive);
       live.addEventListener("error", () => {
@@ -91,7 +104,7 @@
     document.addEventListener("visibilitychange", () => { // a browser has six connections to a server: hidden pages leave them to the others
       if (document.hidden) { if (stream) stream.close(); stream = null; clearTimeout(slow); return; }
       connect();
-      if (!paused && waiting) { waiting = 0; refresh(); }
+      catchUp();
     });
   }
 
