@@ -33,6 +33,7 @@ func manyFailed(t *testing.T, event func(n int) (state string, shard int16, key 
 		}))
 	require.NoError(t, err)
 	r = store.NewRelay(pool, schema, uuid.New(), "", time.Minute, 0)
+	t.Cleanup(func() { assert.NoError(t, r.Leave(t.Context())) }) // it has a connection of its own
 	require.NoError(t, r.Renew(t.Context(), step.Renew{}).Err)
 	return pool, schema, r
 }
