@@ -285,8 +285,8 @@ func (c Config) Validate() error {
 	o, fleet := c.Outbox, c.Fleet.There()
 	refuse(o.Relay != Inside && o.Relay != Apart, "Outbox.Relay", "%s: want Inside or Apart", o.Relay)
 	refuse(o.Delivery == outbox.Transactional && (c.Broker != "kafka" || c.Migration.To != "" || fleet), "Outbox.Delivery", "Transactional: want AtLeastOnce, or the broker kafka without Config.Migration and Config.Fleet: no other has the transactions that it needs")
-	refuse(o.Source == outbox.WAL && fleet, "Outbox.Source", "WAL: want Table with Config.Fleet, because an idle database has no relay that could read its log")
-	refuse(o.Store == outbox.Log && fleet, "Outbox.Store", "Log: want Rows with Config.Fleet, because an idle database has no relay that could read its log")
+	refuse(o.Source == outbox.WAL && fleet, "Outbox.Source", "WAL: want Table with Config.Fleet, because an idle database has no relay that could read its WAL")
+	refuse(o.Store == outbox.Log && fleet, "Outbox.Store", "Log: want Rows with Config.Fleet, because an idle database has no relay that could read its WAL")
 	refuse(o.MaxBacklog < 0, "Outbox.MaxBacklog", "%d: want 1 or more, or 0 for no limit", o.MaxBacklog)
 	refuse(o.Store == outbox.Log && o.MaxBacklog > 0, "Outbox.MaxBacklog", "%d: want 0 where Config.Outbox.Store is Log, because nobody can count the events that are only in the log", o.MaxBacklog)
 	const checked = "service" // a valid name, so that a wrong one is reported only once, above

@@ -139,7 +139,7 @@ func TestMetricNames(t *testing.T) {
 		if broker == "pubsub" {
 			w.eventually("the ledger and the relay run", func() bool {
 				names := gathered(t, registry)
-				return slices.Contains(names, "millrace_effect_in_doubt") && slices.Contains(names, "millrace_outbox_log_reads") && slices.Contains(names, "millrace_outbox_landing_leads")
+				return slices.Contains(names, "millrace_effect_in_doubt") && slices.Contains(names, "millrace_outbox_wal_reads") && slices.Contains(names, "millrace_outbox_landing_leads")
 			})
 		}
 		if broker == "transactional" {

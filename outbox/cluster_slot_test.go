@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// The primary is lost under writers, and they and the relay go on at its standby. If the standby synchronizes the slot, the relay reads the log from
+// The primary is lost under writers, and they and the relay go on at its standby. If the standby synchronizes the slot, the relay reads the WAL from
 // there; otherwise it makes another slot. Nothing committed is lost, nothing else is sent, and no event is overtaken by a later one of its
 // key. PostgreSQL has failover slots from version 17 on.
 func TestFailoverOfTheSlot(t *testing.T) {
@@ -99,9 +99,9 @@ func testFailoverOfTheSlot(t *testing.T, synchronizes bool) {
 	exists, synced := slot()
 	assert.True(t, exists)
 	assert.Equal(t, synchronizes, synced, "the relay reads the slot that the standby has synchronized")
-	assert.Contains(t, log.String(), "the log cannot be read: reading rows meanwhile")
+	assert.Contains(t, log.String(), "the WAL cannot be read: reading rows meanwhile")
 	// It may have begun to read at the standby, where the promotion then ended the stream.
-	assert.Contains(t, []int{2, 3}, strings.Count(log.String(), `msg="reading the log"`), log.String())
+	assert.Contains(t, []int{2, 3}, strings.Count(log.String(), `msg="reading the WAL"`), log.String())
 	c := f.count(broker)
 	t.Logf("%+v", c)
 	assert.Zero(t, c.lost)
@@ -128,8 +128,8 @@ func awaitedStandby(t *testing.T, primary *devstack.Server, pool *pgxpool.Pool, 
 	return standby, both
 }
 
-// A standby that must have the log before the relay gets it is away: the relay reads rows, until the standby is back or is not waited for.
-func TestLogThatWaitsForAStandbyIsNotWaitedFor(t *testing.T) {
+// A standby that must have the WAL before the relay gets it is away: the relay reads rows, until the standby is back or is not waited for.
+func TestWALBehindAnAbsentStandby(t *testing.T) {
 	t.Parallel()
 	server := devtest.Postgres(t, devstack.ServerConfig{Release: devstack.NewestPostgres})
 	f, broker := newCluster(t, devtest.PoolOn(t, server.DSN()), "away").fixture, newRecorder()
@@ -148,7 +148,7 @@ func TestLogThatWaitsForAStandbyIsNotWaitedFor(t *testing.T) {
 		return waits
 	}
 	n := 0
-	eventually(t, "the log waits", func() bool {
+	eventually(t, "the WAL waits", func() bool {
 		n++
 		f.foreign(5, "k", strconv.Itoa(n))
 		return waits()

@@ -51,7 +51,7 @@ const debeziumKeys = 7
 func newDebezium(t *testing.T) (d *debezium, config devstack.DebeziumConfig) {
 	d = &debezium{brokers: devtest.Real(t, devstack.Kafka).KafkaBrokers(), topic: devtest.Topic(t)}
 	d.server = devtest.Postgres(t, devstack.ServerConfig{})
-	t.Cleanup(func() { // before it is stopped: a shutdown waits for who reads the log
+	t.Cleanup(func() { // before it is stopped: a shutdown waits for who reads the WAL
 		require.NoError(t, d.server.Crash(context.WithoutCancel(t.Context())))
 	})
 	pool := devtest.PoolOn(t, d.server.DSN())
@@ -247,7 +247,7 @@ func TestDebeziumInPlaceOfTheRelay(t *testing.T) {
 	hurried, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	_, err = clean(hurried)
-	require.ErrorContains(t, err, "has not confirmed the log")
+	require.ErrorContains(t, err, "has not confirmed the WAL")
 	require.Equal(t, rows, d.rows(), "rows that Debezium has not confirmed are deleted")
 	require.NoError(t, connect.Start(t.Context()))
 	d.until(200)

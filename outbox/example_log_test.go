@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// The event is a message in PostgreSQL's log, and no row of the transaction. The relay makes a row of it.
+// The event is a message in PostgreSQL's WAL, and no row of the transaction. The relay makes a row of it.
 func ExamplePublisherConfig_log() {
 	db := newExampleDatabaseWithLog()
 	defer db.End()

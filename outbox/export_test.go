@@ -36,18 +36,18 @@ func WithJournal(r *Relay, every time.Duration) { r.journal = every }
 // WithoutDurabilityCheck makes the relay publish what may not be on disk yet.
 func WithoutDurabilityCheck(r *Relay) { r.reader.Undurable = func(uint32) bool { return false } }
 
-// WithLogBuffer changes how many bytes of rows the relay keeps that the log has shown.
-func WithLogBuffer(r *Relay, bytes int) {
-	r.log.Buffer = wal.NewBuffer(bytes)
-	r.source = wal.NewReader(r.reader, r.log.Buffer, r.wakes)
+// WithWALBuffer changes how many bytes of rows the relay keeps that the WAL has shown.
+func WithWALBuffer(r *Relay, bytes int) {
+	r.wal.Buffer = wal.NewBuffer(bytes)
+	r.source = wal.NewReader(r.reader, r.wal.Buffer, r.wakes)
 }
 
-// LogStatus returns for how many shards the log answers, and how often the rows of a shard were too many.
-func LogStatus(r *Relay) (shards int, spills int64) {
-	return r.log.Buffer.Complete(), r.log.Buffer.Spills()
+// WALStatus returns for how many shards the WAL answers, and how often the rows of a shard were too many.
+func WALStatus(r *Relay) (shards int, spills int64) {
+	return r.wal.Buffer.Complete(), r.wal.Buffer.Spills()
 }
 
-// LandingStatus returns what the relay reports about the events in the log.
+// LandingStatus returns what the relay reports about the events in the WAL.
 func LandingStatus(r *Relay) landing.Status { return r.landing.Status() }
 
 // WithLandingPatience changes how long the relay that lands events may be silent before this one takes over.

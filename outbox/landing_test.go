@@ -334,7 +334,7 @@ func TestLandingAfterARestore(t *testing.T) {
 	t.Parallel()
 	old, other := devtest.Postgres(t, devstack.ServerConfig{}), devtest.Postgres(t, devstack.ServerConfig{})
 	from, broker := newLanded(t, devtest.PoolOn(t, old.DSN())), newLedger()
-	from.exec(`create table filler as select repeat('x', 1000) as x from generate_series(1, 20000)`) // its log is ahead of the other one
+	from.exec(`create table filler as select repeat('x', 1000) as x from generate_series(1, 20000)`) // its WAL is ahead of the other one
 	relay, stop := from.relay(from.pool, broker)
 	leads(t, relay)
 	from.commit("k", "1", "2")

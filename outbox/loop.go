@@ -126,7 +126,7 @@ func (l *loop) apply(in step.Input) {
 		l.heard(in.Controls)
 	case step.ReadDone:
 		l.changed = true
-		if l.mayHaveResumed { // the log may have shown events that were discarded meanwhile
+		if l.mayHaveResumed { // the WAL may have shown events that were discarded meanwhile
 			in.Unload()
 		}
 	}
@@ -160,7 +160,7 @@ func (l *loop) start(action step.Action) {
 		l.mayHaveResumed = false
 	case step.Renew:
 		l.relay.stand(a.Topics)
-		if a.Struggling && l.relay.log != nil && time.Now().After(l.relay.keepUntil) { // the relays that stand by hold no leases: one of them may get on
+		if a.Struggling && l.relay.wal != nil && time.Now().After(l.relay.keepUntil) { // the relays that stand by hold no leases: one of them may get on
 			l.end(errStruggles)
 		}
 	case step.EndLease:
@@ -301,8 +301,8 @@ func (r *Relay) status() observe.Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := observe.Status{Gaps: r.gapCount, Shards: append([]int16{}, r.shards...), Topics: r.topics}
-	if r.log != nil {
-		s.Log = r.log.Status()
+	if r.wal != nil {
+		s.WAL = r.wal.Status()
 	}
 	if r.landing != nil {
 		s.Landing = r.landing.Status()
@@ -360,8 +360,8 @@ func (r *Relay) report(p step.Report) {
 	case step.ReportPaused:
 		log.Info("an operator has paused the topic: its events wait", "topic", p.Topic)
 	case step.ReportResumed:
-		if r.log != nil { // an operator may have discarded events that the log has shown
-			r.log.Buffer.Forget()
+		if r.wal != nil { // an operator may have discarded events that the WAL has shown
+			r.wal.Buffer.Forget()
 		}
 		log.Info("an operator has resumed the topic", "topic", p.Topic)
 	case step.ReportRedirected:

@@ -35,8 +35,8 @@ const (
 	countsOften  = "counts often"           // an option
 	whileThereIs = "outage while there is " // and a file's name: an option
 	toKafka      = " to Kafka at "          // between a Delivery and brokers: an option; losing and without may follow
-	fromLog      = "from the log"           // an option: the log wakes the relay, and no poll
-	lands        = "lands"                  // an option: it lands the events in the log
+	fromWAL      = "from the WAL"           // an option: the WAL wakes the relay, and no poll
+	lands        = "lands"                  // an option: it lands the events in the WAL
 	troubledBy   = "troubled by files in "  // and a folder's name: an option
 )
 
@@ -198,7 +198,7 @@ func runRelayProcess() error {
 		broker = publisher
 	}
 	source, poll := outbox.Table, 20*time.Millisecond
-	if option == fromLog {
+	if option == fromWAL {
 		source, poll = outbox.WAL, time.Hour
 	}
 	where := outbox.Rows

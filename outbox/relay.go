@@ -72,7 +72,7 @@ type RelayConfig struct {
 
 	// Source is where the relay finds new events. WAL reads them from PostgreSQL's write-ahead log, in the order of their commits and without
 	// a notification, whichever program wrote them. It needs wal_level = logical, a role with REPLICATION, and a direct connection. One relay
-	// reads the log and forwards the events of all shards; the others stand by. Give all relays of a schema the same Source.
+	// reads the WAL and forwards the events of all shards; the others stand by. Give all relays of a schema the same Source.
 	// docs/operations.md says what the server needs and what to watch. Default: Table.
 	Source Source
 
@@ -218,10 +218,10 @@ type Relay struct {
 	publisher message.Publisher
 	store     *store.Relay
 	reader    *store.Reader
-	source    source           // reader, or the log in front of it
-	log       *wal.Log         // nil if Source is Table
+	source    source           // reader, or the WAL in front of it
+	wal       *wal.Stream      // nil if Source is Table
 	landing   *landing.Landing // nil if Store is Rows
-	keep      time.Duration    // how long it keeps the log although it publishes nothing
+	keep      time.Duration    // how long it keeps the WAL although it publishes nothing
 	keepUntil time.Time
 	gaps      func() gaps.Tracker
 	pause     time.Duration // how long the crash guard sets an event aside
@@ -287,8 +287,8 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	}
 	r.source = r.reader
 	if cfg.Source == WAL {
-		r.log = wal.New(store.NewWal(pool, schema, id, cfg.LeaseTTL), r.wakes, cfg.Logger, cfg.PollInterval)
-		r.source = wal.NewReader(r.reader, r.log.Buffer, r.wakes)
+		r.wal = wal.New(store.NewWAL(pool, schema, id, cfg.LeaseTTL), r.wakes, cfg.Logger, cfg.PollInterval)
+		r.source = wal.NewReader(r.reader, r.wal.Buffer, r.wakes)
 	}
 	if cfg.Store == Log {
 		r.landing = landing.New(store.NewLanding(pool, schema, id, cfg.LeaseTTL), schema, cfg.LeaseTTL, cfg.Logger)
@@ -328,8 +328,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err == nil && r.cfg.Archive > 0 {
 		err = r.store.KeepArchive(ctx)
 	}
-	if err == nil && r.log != nil {
-		if err = r.log.Check(ctx); err != nil {
+	if err == nil && r.wal != nil {
+		if err = r.wal.Check(ctx); err != nil {
 			err = fmt.Errorf("RelayConfig.Source is WAL: %w", err)
 		}
 	}
@@ -347,7 +347,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("run outbox relay: %w", err)
 	}
-	stopObserving, err := r.observer.Start(r.store, r.log != nil, r.landing != nil, r.status)
+	stopObserving, err := r.observer.Start(r.store, r.wal != nil, r.landing != nil, r.status)
 	if err != nil {
 		return fmt.Errorf("run outbox relay: report metrics: %w", err)
 	}

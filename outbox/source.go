@@ -42,31 +42,31 @@ type source interface {
 	Read(ctx context.Context, requests []step.Request, askWriters bool) (step.Answer, error)
 }
 
-// errStruggles ends a relay that reads the log and publishes nothing.
+// errStruggles ends a relay that reads the WAL and publishes nothing.
 var errStruggles = errors.New("this relay publishes nothing")
 
 const (
 	// leaveFor is how long such a relay leaves the WAL to others. A relay that stands by looks for it every second.
 	leaveFor = 3 * time.Second
-	// firstKeep and mostKeep bound how long it then keeps the log, although it publishes nothing: it may be the only relay, and other topics
+	// firstKeep and mostKeep bound how long it then keeps the WAL, although it publishes nothing: it may be the only relay, and other topics
 	// may have events now and then.
 	firstKeep, mostKeep = time.Minute, 10 * time.Minute
 )
 
 // forward forwards events until ctx ends. If it ends before that, it returns the reason.
 func (r *Relay) forward(ctx context.Context) error {
-	if r.log == nil {
+	if r.wal == nil {
 		return r.lead(ctx)
 	}
 	for {
-		if !r.log.Lead(ctx) {
+		if !r.wal.AwaitTurn(ctx) {
 			return nil
 		}
 		leading, end := context.WithCancelCause(ctx)
 		reading := make(chan struct{})
 		go func() {
 			defer close(reading)
-			if err := r.log.Run(leading); err != nil {
+			if err := r.wal.Run(leading); err != nil {
 				end(err)
 			}
 		}()
@@ -81,7 +81,7 @@ func (r *Relay) forward(ctx context.Context) error {
 		case errors.Is(err, errStruggles):
 			r.keep = min(max(2*r.keep, firstKeep), mostKeep)
 			r.keepUntil = time.Now().Add(leaveFor + r.keep)
-			r.cfg.Logger.WarnContext(ctx, "nothing is published: leaving the log to another relay", "for", leaveFor)
+			r.cfg.Logger.WarnContext(ctx, "nothing is published: leaving the WAL to another relay", "for", leaveFor)
 			select {
 			case <-ctx.Done():
 			case <-time.After(leaveFor):

@@ -24,7 +24,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// logged is a fixture whose relays read the log, and nothing else wakes them. Its server is its own: a new slot waits for the transactions of
+// logged is a fixture whose relays read the WAL, and nothing else wakes them. Its server is its own: a new slot waits for the transactions of
 // the whole server.
 func logged(t testing.TB) *fixture {
 	return newCluster(t, devtest.PoolOn(t, devtest.Postgres(t, devstack.ServerConfig{}).DSN()), "logged").fixture
@@ -43,15 +43,15 @@ func (f *fixture) foreign(shard int, key string, payloads ...string) {
 	assert.NoError(f.t, err)
 }
 
-// answers waits until the log answers for all shards.
+// answers waits until the WAL answers for all shards.
 func answers(t testing.TB, r *outbox.Relay) {
 	t.Helper()
-	eventually(t, "the log answers", func() bool { shards, _ := outbox.LogStatus(r); return shards == 16 })
+	eventually(t, "the WAL answers", func() bool { shards, _ := outbox.WALStatus(r); return shards == 16 })
 }
 
-// An event that nobody announces is published at once, in the order of its key: the log shows it. Nothing else would: the next poll is in an
+// An event that nobody announces is published at once, in the order of its key: the WAL shows it. Nothing else would: the next poll is in an
 // hour. What was rolled back is not published, and keeps nothing else.
-func TestLogShowsEventsOfAnyWriter(t *testing.T) {
+func TestWALShowsEventsOfAnyWriter(t *testing.T) {
 	t.Parallel()
 	f, broker := logged(t), newRecorder()
 	relay := f.newRelay(batchRecorder{broker}, fromTheLog)
@@ -73,9 +73,9 @@ func TestLogShowsEventsOfAnyWriter(t *testing.T) {
 	answers(t, relay)
 }
 
-// A transaction that waits for a standby is in the log, and not yet committed for anybody else: its primary may be lost, and the standby then
+// A transaction that waits for a standby is in the WAL, and not yet committed for anybody else: its primary may be lost, and the standby then
 // does not have it. Its event is published once it is visible.
-func TestLogWaitsForSynchronousStandbys(t *testing.T) {
+func TestWALWaitsForSynchronousStandbys(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"max_replication_slots": "1"}})
@@ -129,19 +129,19 @@ func TestLogWaitsForSynchronousStandbys(t *testing.T) {
 	// The server would take the relay for a standby, and report commits that no standby has.
 	exec(`alter system set synchronous_standby_names = '*'`)
 	exec(`select pg_reload_conf()`)
-	eventually(t, "the relay ends its stream", func() bool { shards, _ := outbox.LogStatus(relay); return shards == 0 })
+	eventually(t, "the relay ends its stream", func() bool { shards, _ := outbox.WALStatus(relay); return shards == 0 })
 	assert.ErrorContains(t, refused(f.pool), "list the standbys by name")
 	exec(`alter system reset synchronous_standby_names`)
 	exec(`select pg_reload_conf()`)
 	answers(t, relay)
 }
 
-// Rows that do not fit into the buffer are read from the table, and then the log answers again.
-func TestLogGivesWayToTheTable(t *testing.T) {
+// Rows that do not fit into the buffer are read from the table, and then the WAL answers again.
+func TestWALGivesWayToTheTable(t *testing.T) {
 	t.Parallel()
 	f, broker := logged(t), newRecorder()
 	relay := f.newRelay(batchRecorder{broker}, fromTheLog)
-	outbox.WithLogBuffer(relay, 20_000)
+	outbox.WithWALBuffer(relay, 20_000)
 	f.run(relay)
 	answers(t, relay)
 	var want []string
@@ -151,7 +151,7 @@ func TestLogGivesWayToTheTable(t *testing.T) {
 	f.foreign(5, "k", want...)
 	eventually(t, "all are published", func() bool { return len(broker.of("k")) == len(want) })
 	assert.Equal(t, want, broker.of("k"))
-	_, spills := outbox.LogStatus(relay)
+	_, spills := outbox.WALStatus(relay)
 	assert.Positive(t, spills)
 	answers(t, relay)
 
@@ -169,7 +169,7 @@ func TestLogGivesWayToTheTable(t *testing.T) {
 }
 
 // One relay forwards the events of all shards while the other one stands by, and takes over when the first one ends.
-func TestLogHasOneReader(t *testing.T) {
+func TestWALHasOneReader(t *testing.T) {
 	t.Parallel()
 	f, first, second := logged(t), newRecorder(), newRecorder()
 	relay := f.newRelay(batchRecorder{first}, fromTheLog)
@@ -187,8 +187,8 @@ func TestLogHasOneReader(t *testing.T) {
 	eventually(t, "the second one publishes", func() bool { return second.count() == 1 })
 }
 
-// A relay whose publisher fails leaves the log to one that stands by.
-func TestLogIsLeftToARelayThatPublishes(t *testing.T) {
+// A relay whose publisher fails leaves the WAL to one that stands by.
+func TestWALIsLeftToARelayThatPublishes(t *testing.T) {
 	t.Parallel()
 	f, first, second := logged(t), &failing{batchRecorder: batchRecorder{newRecorder()}}, newRecorder()
 	expired := fmt.Errorf("%w: the credentials have expired", transport.ErrUnavailable)
@@ -203,15 +203,15 @@ func TestLogIsLeftToARelayThatPublishes(t *testing.T) {
 
 // Two relay processes read a log in turn while writers write: the one that reads is killed and stopped beyond its lease; the slot is dropped
 // and invalidated. Nothing is lost, nothing else is sent, and no event is overtaken by a later one of its key. Afterwards a relay reads
-// the log again.
-func TestLogStorm(t *testing.T) {
+// the WAL again.
+func TestWALStorm(t *testing.T) {
 	t.Parallel()
 	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"max_slot_wal_keep_size": "2MB"}})
 	f := newCluster(t, devtest.PoolOn(t, server.DSN()), "log_storm").fixture
 	f.aggregateTables()
 	broker := newDeliveries(t)
 	broker.dsn = server.DSN()
-	relays := []*exec.Cmd{broker.relay(f.schema, fromLog), broker.relay(f.schema, fromLog)}
+	relays := []*exec.Cmd{broker.relay(f.schema, fromWAL), broker.relay(f.schema, fromWAL)}
 	defer func() {
 		for _, r := range relays {
 			kill(r)
@@ -237,10 +237,10 @@ func TestLogStorm(t *testing.T) {
 			where slot_name = $1 and state = 'streaming'`, f.slot()).Scan(&pid, &application)
 		return pid, application
 	}
-	// leads waits until a relay reads the log for a while and events are published, and returns its place.
+	// leads waits until a relay reads the WAL for a while and events are published, and returns its place.
 	leads := func() (i int) {
 		n := len(broker.all())
-		eventually(t, "a relay reads the log", func() bool {
+		eventually(t, "a relay reads the WAL", func() bool {
 			_, application := reads()
 			if len(broker.all()) < n+100 || application == "" {
 				return false
@@ -261,7 +261,7 @@ func TestLogStorm(t *testing.T) {
 	i := leads()
 	kill(relays[i])
 	eventually(t, "the standby takes over", func() bool { return leads() == 1-i }) // what the other one has sent may come first
-	relays[i] = broker.relay(f.schema, fromLog)
+	relays[i] = broker.relay(f.schema, fromWAL)
 
 	i = leads()
 	require.NoError(t, relays[i].Process.Signal(syscall.SIGSTOP))

@@ -35,7 +35,7 @@ type evidence struct {
 	eventID  string
 	due      time.Time
 	outbox   *[]outboxadmin.Location
-	log      *outboxadmin.LandingReport // nil if there is neither a slot nor a marker
+	landing  *outboxadmin.LandingReport // nil if there is neither a slot nor a marker
 	unread   bool                       // reading it took too long
 	copies   []outboxadmin.Location     // made for dead letters
 	passedOn []outboxadmin.Location     // published by a handler of the event, under its ID
@@ -93,7 +93,7 @@ func (x asked) gather(ctx context.Context, eventID string) (*evidence, error) {
 		if err != nil {
 			return nil, err
 		}
-		if e.log, err = outboxadmin.InspectLanding(ctx, x.pool, x.schema); err != nil {
+		if e.landing, err = outboxadmin.InspectLanding(ctx, x.pool, x.schema); err != nil {
 			return nil, err
 		}
 		e.unread = !complete

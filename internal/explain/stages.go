@@ -68,8 +68,8 @@ func (e *evidence) unknown() Stage {
 	s.Why = fmt.Sprintf("Schema %q has no event with this ID. Searched: %s. Perhaps its transaction has not committed, or was rolled back; or the event was "+
 		"cancelled before it was due; or it was published and is not archived, and no consumer with claims in this schema has received it, or its record is "+
 		"older than the retention. A delayed event that was delivered is found only with --due.", e.inSchema, strings.Join(searched, "; "))
-	if l := e.log; l != nil && l.Behind > 0 {
-		s.Why += " Or it is in the write-ahead log, and no relay has made a row of it yet: " + words.Bytes(l.Behind) + " of the log may have such events."
+	if l := e.landing; l != nil && l.Behind > 0 {
+		s.Why += " Or it is in the write-ahead log, and no relay has made a row of it yet: " + words.Bytes(l.Behind) + " of WAL may have such events."
 		if !l.Read {
 			s.Why += " No relay reads it."
 			s.Next = []string{e.Command("", "doctor")}

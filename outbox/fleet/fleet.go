@@ -150,10 +150,10 @@ func New(provider Provider, publisher message.Publisher, cfg Config) (*Fleet, er
 		errs = append(errs, errors.New("Config.Relay.Database is set: want it empty, because the fleet sets it for each database"))
 	}
 	if cfg.Relay.Source == outbox.WAL {
-		errs = append(errs, errors.New("Config.Relay.Source is WAL: want Table, because an idle database has no relay that could read its log"))
+		errs = append(errs, errors.New("Config.Relay.Source is WAL: want Table, because an idle database has no relay that could read its WAL"))
 	}
 	if cfg.Relay.Store == outbox.Log {
-		errs = append(errs, errors.New("Config.Relay.Store is Log: want Rows, because an idle database has no relay that could read its log"))
+		errs = append(errs, errors.New("Config.Relay.Store is Log: want Rows, because an idle database has no relay that could read its WAL"))
 	}
 	schema, err := pgschema.Validate(cfg.Relay.Schema)
 	if err != nil {

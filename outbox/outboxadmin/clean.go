@@ -42,8 +42,8 @@ func (c cleaner) transact(ctx context.Context, f func(ctx context.Context, tx pg
 	return administer(ctx, c.db, c.schema, "clean the outbox", f, pgtx.Isolation(pgx.ReadCommitted))
 }
 
-// some reads events, and then how long the log is: the commit of what it has read lies before that. The slot is there before, and its
-// start lies before, too, because the transaction that reads writes its end to the log: so the slot's reader has gone on since it began.
+// some reads events, and then how long the WAL is: the commit of what it has read lies before that. The slot is there before, and its
+// start lies before, too, because the transaction that reads writes its end to the WAL: so the slot's reader has gone on since it began.
 func (c cleaner) some(ctx context.Context) (n int64, err error) {
 	var places, ids []string
 	var seqs []int64
@@ -78,7 +78,7 @@ func (c cleaner) some(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// confirmed waits until the slot's reader has confirmed the log up to its end.
+// confirmed waits until the slot's reader has confirmed the WAL up to its end.
 func (c cleaner) confirmed(ctx context.Context, end string) error {
 	for {
 		var confirmed bool
@@ -95,12 +95,12 @@ func (c cleaner) confirmed(ctx context.Context, end string) error {
 		select {
 		case <-time.After(cleanPoll):
 		case <-ctx.Done():
-			return fmt.Errorf("clean the outbox: the replication slot %q has not confirmed the log up to %s, so nothing is deleted: does Debezium run? %w", c.slot, end, context.Cause(ctx))
+			return fmt.Errorf("clean the outbox: the replication slot %q has not confirmed the WAL up to %s, so nothing is deleted: does Debezium run? %w", c.slot, end, context.Cause(ctx))
 		}
 	}
 }
 
-// slotHas reports whether the slot's reader has confirmed the log up to end. It is an error if there is no such slot to read.
+// slotHas reports whether the slot's reader has confirmed the WAL up to end. It is an error if there is no such slot to read.
 func (c cleaner) slotHas(ctx context.Context, tx pgx.Tx, schema, end string) (confirmed bool, err error) {
 	var readable bool
 	err = tx.QueryRow(ctx, query("clean_slot", schema), c.slot, end).Scan(&readable, &confirmed)

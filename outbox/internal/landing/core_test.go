@@ -13,14 +13,14 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
-// world is a server with a log, a slot, the outbox and its marker, a standby that has what it needs of the log, and relays, as data
-// structures. Everything happens at a place in the log.
+// world is a server with a log, a slot, the outbox and its marker, a standby that has what it needs of the WAL, and relays, as data
+// structures. Everything happens at a place in the WAL.
 type world struct {
 	rules     rules
 	unfenced  bool   // a landing does not look whether another relay has landed meanwhile
-	wal       uint64 // the end of the log
+	wal       uint64 // the end of the WAL
 	committed []transaction
-	landings  []committedLanding // in the log
+	landings  []committedLanding // in the WAL
 	confirmed uint64             // of the slot
 	relays    [2]*reader
 
@@ -216,13 +216,13 @@ func (w *world) run(draw func(n int) int) string {
 		w.wrong = "landed " + strings.Join(w.rows(), " ") + ", committed " + strings.Join(w.want(), " ")
 	}
 	if w.wrong == "" && w.wal-w.confirmed > 200 {
-		w.wrong = "the slot keeps the log"
+		w.wrong = "the slot keeps the WAL"
 	}
 	return w.wrong
 }
 
 // Relays end, are stopped and go on, lose answers, and are moved to a standby that has had what the slot needs. Each event of a committed
-// transaction becomes one row, in the order of the commits, and the slot does not keep more and more of the log.
+// transaction becomes one row, in the order of the commits, and the slot does not keep more and more of the WAL.
 func TestLandsOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

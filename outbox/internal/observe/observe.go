@@ -79,13 +79,13 @@ type Status struct {
 	Gaps    int
 	Shards  []int16 // that it holds; never nil
 	Topics  []step.TopicState
-	Log     wal.Status     // zero if Source is Table
+	WAL     wal.Status     // zero if Source is Table
 	Landing landing.Status // zero if Store is Rows
 }
 
 // Start registers the gauges, whose values are read from the relay and its database at each collection, until stop is called. Those of the
 // WAL and of landing exist only with Source WAL and Store Log.
-func (o *Observer) Start(s *store.Relay, readsLog, lands bool, status func() Status) (stop func(), err error) {
+func (o *Observer) Start(s *store.Relay, readsWAL, lands bool, status func() Status) (stop func(), err error) {
 	gauges := gauge.Of(o.meter)
 	pending := gauges.Int("millrace.outbox.pending", "{event}", "Unpublished events of the shards that this relay holds, up to 100,000 of each.")
 	failed := gauges.Int("millrace.outbox.failed", "{event}", "Failed events of the shards that this relay holds, by state.")
@@ -94,11 +94,11 @@ func (o *Observer) Start(s *store.Relay, readsLog, lands bool, status func() Sta
 	oldest := gauges.Float("millrace.outbox.oldest.age", "s", "Age of the oldest unpublished event of each shard that this relay holds; 0 when there is none.")
 	topics := gauges.Int("millrace.outbox.topics", "{topic}", "Topics whose events wait in this relay: paused by an operator, failing because the broker takes none, or slow.")
 	var lag, reads, falls, spills metric.Int64ObservableGauge
-	if readsLog {
-		lag = gauges.Int("millrace.outbox.log.lag", "By", "Bytes of the write-ahead log that the server keeps for the relays' replication slot.")
-		reads = gauges.Int("millrace.outbox.log.reads", "{relay}", "1 while this relay reads the log, 0 while it reads only rows or stands by.")
-		falls = gauges.Int("millrace.outbox.log.falls", "{fall}", "Times that this relay failed to start or continue reading the WAL, and read only the table.")
-		spills = gauges.Int("millrace.outbox.log.spills", "{spill}", "Times that a shard had too many unread rows in the log, and was read from the table.")
+	if readsWAL {
+		lag = gauges.Int("millrace.outbox.wal.lag", "By", "Bytes of the write-ahead log that the server keeps for the relays' replication slot.")
+		reads = gauges.Int("millrace.outbox.wal.reads", "{relay}", "1 while this relay reads the WAL, 0 while it reads only rows or stands by.")
+		falls = gauges.Int("millrace.outbox.wal.falls", "{fall}", "Times that this relay failed to start or continue reading the WAL, and read only the table.")
+		spills = gauges.Int("millrace.outbox.wal.spills", "{spill}", "Times that a shard had too many unread rows in the WAL, and was read from the table.")
 	}
 	var landed, landingLag, lander, cuts metric.Int64ObservableGauge
 	var landingAge metric.Float64ObservableGauge
@@ -123,11 +123,11 @@ func (o *Observer) Start(s *store.Relay, readsLog, lands bool, status func() Sta
 			to.ObserveInt64(pending, s.Events, shard)
 			to.ObserveFloat64(oldest, max(s.Oldest, 0), shard)
 		}
-		if readsLog {
-			to.ObserveInt64(lag, now.Log.Lag, o.with())
-			to.ObserveInt64(reads, now.Log.Reads(), o.with())
-			to.ObserveInt64(falls, now.Log.Falls, o.with())
-			to.ObserveInt64(spills, now.Log.Spills, o.with())
+		if readsWAL {
+			to.ObserveInt64(lag, now.WAL.Lag, o.with())
+			to.ObserveInt64(reads, now.WAL.Reads(), o.with())
+			to.ObserveInt64(falls, now.WAL.Falls, o.with())
+			to.ObserveInt64(spills, now.WAL.Spills, o.with())
 		}
 		if lands {
 			to.ObserveInt64(landed, now.Landing.Events, o.with())

@@ -36,7 +36,7 @@ type Identity struct {
 
 // Row is a row of the outbox.
 type Row struct {
-	Place   [6]byte // its ctid; zero: it was read from the log
+	Place   [6]byte // its ctid; zero: it was read from the WAL
 	Seq     int64
 	EventID string
 	Topic   string

@@ -15,16 +15,16 @@ import (
 
 // Landing has the statements about events that are in the write-ahead log alone. Its methods must not be called before LoadSettings.
 type Landing struct {
-	*Wal
+	*WAL
 	settingsSQL, holderSQL, markerSQL, markSQL, landSQL string
 }
 
 // NewLanding returns the statements for the relay with that ID.
 func NewLanding(pool *pgxpool.Pool, schema string, relay uuid.UUID, ttl time.Duration) *Landing {
-	w := NewWal(pool, schema, relay, ttl)
+	w := NewWAL(pool, schema, relay, ttl)
 	w.Slot, w.Publication, w.instead = "", schema+"_outbox_landing", "store events as rows"
 	query := func(name string) string { return Query("landing_"+name, schema) }
-	return &Landing{Wal: w, settingsSQL: query("settings"), holderSQL: query("holder"), markerSQL: query("marker"), markSQL: query("mark"), landSQL: query("land")}
+	return &Landing{WAL: w, settingsSQL: query("settings"), holderSQL: query("holder"), markerSQL: query("marker"), markSQL: query("mark"), landSQL: query("land")}
 }
 
 // Settings are those of the server.

@@ -52,7 +52,7 @@ func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters b
 	var (
 		a            = step.Answer{Shards: make([]step.Found, len(requests))}
 		scans        []int16
-		log          logPosition
+		log          walPosition
 		server       time.Time
 		transactions []uint32 // that wrote the rows
 	)
@@ -134,15 +134,15 @@ func (r *Reader) undurable(transaction uint32) bool {
 	return r.durable == 0 || int32(uint32(r.durable)-transaction) <= 0
 }
 
-// logPosition is the WAL's position at a read.
-type logPosition struct {
+// walPosition is the WAL's position at a read.
+type walPosition struct {
 	oldest   uint64 // the oldest transaction that was running before the read
 	inserted uint64 // the end of the WAL after the read
 	flushed  uint64 // the flushed part of it
 }
 
 // note records which transactions are on disk, so that most rows of a backlog need no flush.
-func (r *Reader) note(log logPosition) {
+func (r *Reader) note(log walPosition) {
 	switch {
 	case log.flushed >= log.inserted:
 		r.durable, r.pendingAt = log.oldest, 0

@@ -21,8 +21,8 @@ import (
 // ErrCountsAsStandby says that the relay's own connection could confirm commits that wait for a standby.
 var ErrCountsAsStandby = errors.New("the server counts this relay's replication connection as a synchronous standby: list the standbys by name in synchronous_standby_names")
 
-// Wal has the statements about the outbox's part of the write-ahead log (WAL). It is safe for concurrent use.
-type Wal struct {
+// WAL has the statements about the outbox's part of the write-ahead log (WAL). It is safe for concurrent use.
+type WAL struct {
 	Slot, Publication string // their names
 	instead           string // what to do where the WAL cannot be read
 
@@ -34,9 +34,9 @@ type Wal struct {
 	slotSQL          string
 }
 
-// NewWal returns the statements for the relay with that ID.
-func NewWal(pool *pgxpool.Pool, schema string, id uuid.UUID, ttl time.Duration) *Wal {
-	return &Wal{
+// NewWAL returns the statements for the relay with that ID.
+func NewWAL(pool *pgxpool.Pool, schema string, id uuid.UUID, ttl time.Duration) *WAL {
+	return &WAL{
 		Slot: SlotName(pool.Config().ConnConfig.Database, schema), Publication: PublicationName(schema), instead: "read the table", pool: pool, schema: schema, id: id, ttl: ttl,
 		readySQL: Query("wal_ready", schema), pubSQL: Query("wal_publication", schema), slotSQL: Query("wal_slot", schema),
 	}
@@ -52,7 +52,7 @@ func SlotName(database, schema string) string {
 func PublicationName(schema string) string { return schema[:min(len(schema), 55)] + "_outbox" }
 
 // CheckConnection returns an error if the server admits no connection for replication.
-func (w *Wal) CheckConnection(ctx context.Context) error {
+func (w *WAL) CheckConnection(ctx context.Context) error {
 	conn, err := w.Dial(ctx)
 	if err != nil {
 		return fmt.Errorf("connect for replication: connect to the server directly, not through a pooler, and check pg_hba.conf and max_wal_senders: %w", err)
@@ -61,10 +61,10 @@ func (w *Wal) CheckConnection(ctx context.Context) error {
 }
 
 // Application is the name by which other relays recognize the connection that reads the slot.
-func (w *Wal) Application() string { return "millrace-relay-" + w.id.String() }
+func (w *WAL) Application() string { return "millrace-relay-" + w.id.String() }
 
 // Ready returns an error that names the remedy if the role cannot read the WAL, or no slot is left.
-func (w *Wal) Ready(ctx context.Context) error {
+func (w *WAL) Ready(ctx context.Context) error {
 	var level, role string
 	var replicates, free, anyStandby bool
 	err := w.ask(ctx, statement{sql: w.readySQL, args: []argument{text(w.Slot)}, row: func(v [][]byte) error {
@@ -87,7 +87,7 @@ func (w *Wal) Ready(ctx context.Context) error {
 }
 
 // CheckPublication returns an error if there is no publication of the outbox's inserts. It creates none.
-func (w *Wal) CheckPublication(ctx context.Context) error {
+func (w *WAL) CheckPublication(ctx context.Context) error {
 	exists, inserts, more, err := w.publication(ctx)
 	if err == nil && (!exists || !inserts || more) {
 		err = fmt.Errorf("the publication %s was dropped or changed", w.Publication)
@@ -95,7 +95,7 @@ func (w *Wal) CheckPublication(ctx context.Context) error {
 	return err
 }
 
-func (w *Wal) publication(ctx context.Context) (exists, inserts, more bool, err error) {
+func (w *WAL) publication(ctx context.Context) (exists, inserts, more bool, err error) {
 	err = w.ask(ctx, statement{sql: w.pubSQL, args: []argument{text(w.Publication)}, row: func(v [][]byte) error {
 		exists, inserts, more = v[0][0] != 0, v[1][0] != 0, v[2][0] != 0
 		return nil
@@ -104,7 +104,7 @@ func (w *Wal) publication(ctx context.Context) (exists, inserts, more bool, err 
 }
 
 // CreatePublication creates the publication of the outbox's inserts, unless it exists.
-func (w *Wal) CreatePublication(ctx context.Context) error {
+func (w *WAL) CreatePublication(ctx context.Context) error {
 	name := pgx.Identifier{w.Publication}.Sanitize()
 	create := pgschema.Render(`create publication `+name+` for table {schema}.outbox with (publish = 'insert')`, w.schema)
 	for created := false; ; created = true {
@@ -147,7 +147,7 @@ type SlotState struct {
 }
 
 // State asks the server, and changes nothing.
-func (w *Wal) State(ctx context.Context) (s SlotState, err error) {
+func (w *WAL) State(ctx context.Context) (s SlotState, err error) {
 	err = w.ask(ctx, statement{
 		sql: w.slotSQL, args: []argument{text(w.Slot), id(w.id), integer(int(w.ttl.Milliseconds()))},
 		row: func(v [][]byte) error {
@@ -163,24 +163,24 @@ func (w *Wal) State(ctx context.Context) (s SlotState, err error) {
 }
 
 // ask sends a statement, and waits for the answer no longer than a lease lasts.
-func (w *Wal) ask(ctx context.Context, s statement) error {
+func (w *WAL) ask(ctx context.Context, s statement) error {
 	ctx, cancel := context.WithTimeout(ctx, max(w.ttl, longestPatience))
 	defer cancel()
 	return roundTrip(ctx, w.pool, s)
 }
 
 // Terminate ends the server's process that reads the slot.
-func (w *Wal) Terminate(ctx context.Context, reader int) error {
+func (w *WAL) Terminate(ctx context.Context, reader int) error {
 	return w.ask(ctx, statement{sql: `select pg_terminate_backend($1::int)`, args: []argument{integer(reader)}})
 }
 
 // Drop drops the slot.
-func (w *Wal) Drop(ctx context.Context) error {
+func (w *WAL) Drop(ctx context.Context) error {
 	return w.ask(ctx, statement{sql: `select pg_drop_replication_slot($1::text)`, args: []argument{text(w.Slot)}})
 }
 
 // Dial opens a connection for replication, with the pool's settings.
-func (w *Wal) Dial(ctx context.Context) (*pgconn.PgConn, error) {
+func (w *WAL) Dial(ctx context.Context) (*pgconn.PgConn, error) {
 	cfg := w.pool.Config()
 	if cfg.BeforeConnect != nil {
 		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
@@ -195,7 +195,7 @@ func (w *Wal) Dial(ctx context.Context) (*pgconn.PgConn, error) {
 
 // Create creates the slot, on a connection of Dial. On PostgreSQL 17 and later it is one that standbys may synchronize, so that it survives
 // a failover. It waits for the transactions that have written something and still run.
-func (w *Wal) Create(ctx context.Context, conn *pgconn.PgConn) error {
+func (w *WAL) Create(ctx context.Context, conn *pgconn.PgConn) error {
 	var version int
 	if _, err := fmt.Sscanf(conn.ParameterStatus("server_version"), "%d", &version); err != nil {
 		return fmt.Errorf("read the server's version: %w", err)
@@ -209,7 +209,7 @@ func (w *Wal) Create(ctx context.Context, conn *pgconn.PgConn) error {
 }
 
 // End returns the end of the WAL and when the server started, on a connection of Dial.
-func (w *Wal) End(ctx context.Context, conn *pgconn.PgConn) (position uint64, serverStarted time.Time, err error) {
+func (w *WAL) End(ctx context.Context, conn *pgconn.PgConn) (position uint64, serverStarted time.Time, err error) {
 	results, err := conn.Exec(ctx, `select (pg_current_wal_flush_lsn() - '0/0')::bigint, (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint`).ReadAll()
 	if err != nil {
 		return 0, time.Time{}, err

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// Row is a row that the log has shown.
+// Row is a row that the WAL has shown.
 type Row struct {
 	Shard       int16
 	Transaction uint32 // that wrote it
@@ -26,7 +26,7 @@ const tableEvery = 5 * time.Second
 // rowWeight is about what a row takes beside its key, headers and payload.
 const rowWeight = 400
 
-// Buffer holds the committed rows that the log has shown and the relay has not read. It decides which reads of a shard they can answer. It
+// Buffer holds the committed rows that the WAL has shown and the relay has not read. It decides which reads of a shard they can answer. It
 // does no I/O and has no clock. It is safe for concurrent use.
 //
 // The buffer can answer for a shard once it and the reads of the table together have seen every row. That takes two reads of the table.
@@ -34,7 +34,7 @@ const rowWeight = 400
 // writing. The stream may have shown those transactions before the buffer kept anything. So the second read begins after all of them have
 // ended, and sees their rows. Every row that it does not see comes from the stream.
 //
-// A transaction is in the log before others can see it, and waits for synchronous standbys meanwhile. The buffer gives its rows out only when
+// A transaction is in the WAL before others can see it, and waits for synchronous standbys meanwhile. The buffer gives its rows out only when
 // a snapshot shows it. So a row is never published before it is as durable as its transaction asked for, and its delete finds it.
 type Buffer struct {
 	mu            sync.Mutex
@@ -52,7 +52,7 @@ type rules struct {
 	settled func(now, before gaps.Writers) bool           // the transactions of before have ended
 	read    func(s snapshot.Snapshot, writer uint32) bool // the table showed what it wrote
 	visible func(s snapshot.Snapshot, writer uint32) bool // others see what it wrote
-	covers  func(q step.Request) bool                     // the log may answer the request
+	covers  func(q step.Request) bool                     // the WAL may answer the request
 }
 
 // shard is what the buffer knows of a shard.
@@ -70,9 +70,9 @@ type shard struct {
 type state int
 
 const (
-	ignored  state = iota // what the log shows of the shard is dropped
+	ignored  state = iota // what the WAL shows of the shard is dropped
 	kept                  // it is kept, and earlier rows may be missing
-	complete              // the log answers reads
+	complete              // the WAL answers reads
 )
 
 // NewBuffer returns a buffer that holds rows of about limit bytes.
@@ -115,7 +115,7 @@ func (b *Buffer) SetLate(late bool) {
 	b.late = late
 }
 
-// Forget makes the table answer the next reads, because what the log has shown may have been removed.
+// Forget makes the table answer the next reads, because what the WAL has shown may have been removed.
 func (b *Buffer) Forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,7 +131,7 @@ func (b *Buffer) Spills() int64 {
 	return b.spills
 }
 
-// Complete returns for how many shards the log answers.
+// Complete returns for how many shards the WAL answers.
 func (b *Buffer) Complete() (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -171,7 +171,7 @@ func (b *Buffer) ignore(s *shard) {
 	s.state, s.open, s.seen, s.rows, s.bytes = ignored, nil, snapshot.Snapshot{}, nil, 0
 }
 
-// Answers reports whether the log can answer all requests, and whether it has nothing for them. It cannot if a shard was not read from the
+// Answers reports whether the WAL can answer all requests, and whether it has nothing for them. It cannot if a shard was not read from the
 // table for tableEvery: rows stay the truth, whatever becomes of the stream.
 func (b *Buffer) Answers(requests []step.Request, now time.Time) (yes, nothing bool) {
 	b.mu.Lock()

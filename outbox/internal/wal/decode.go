@@ -27,7 +27,7 @@ type decoder struct {
 // decode decodes one message. It returns a row, or whether a transaction is complete.
 func (d *decoder) decode(b []byte) (row Row, isRow, complete bool, err error) {
 	if len(b) == 0 {
-		return row, false, false, errors.New("the log has an empty message")
+		return row, false, false, errors.New("the WAL has an empty message")
 	}
 	switch pglogrepl.MessageType(b[0]) {
 	case pglogrepl.MessageTypeInsert:
@@ -70,7 +70,7 @@ func (d *decoder) learn(msg *pglogrepl.RelationMessage) error {
 	return nil
 }
 
-var errRow = errors.New("the log has a row in a form that this program does not know")
+var errRow = errors.New("the WAL has a row in a form that this program does not know")
 
 func (d *decoder) insert(b []byte) (Row, error) {
 	if len(b) < 7 || b[4] != 'N' || !d.within || binary.BigEndian.Uint32(b) != d.relation {

@@ -14,13 +14,13 @@ const (
 	// left. The buffer is searched for gaps at every read. lookEvery is also the longest time without a question to the server while the
 	// buffer is empty.
 	lookEvery = time.Second
-	// againAfter is how soon the table is read again so that the log can answer.
+	// againAfter is how soon the table is read again so that the WAL can answer.
 	againAfter = 50 * time.Millisecond
-	// mostPatience is the longest time between two looks for a transaction that the log has shown and no snapshot yet.
+	// mostPatience is the longest time between two looks for a transaction that the WAL has shown and no snapshot yet.
 	mostPatience = 250 * time.Millisecond
 )
 
-// Reader answers a relay's reads from the log where that is complete, and from the table otherwise. It is not safe for concurrent use.
+// Reader answers a relay's reads from the WAL where that is complete, and from the table otherwise. It is not safe for concurrent use.
 type Reader struct {
 	table    *store.Reader
 	buffer   *Buffer
@@ -83,7 +83,7 @@ func (r *Reader) fromBuffer(ctx context.Context, requests []step.Request, now ti
 	return answer, true, nil
 }
 
-// again wakes the relay for shards after d. It passes their numbers in place of hashes, as Log.wake does.
+// again wakes the relay for shards after d. It passes their numbers in place of hashes, as Stream.wake does.
 func (r *Reader) again(d time.Duration, shards []int64) {
 	switch {
 	case len(shards) == 0:

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// world is a database with one shard, its log, a stream and a relay, as data structures. A transaction writes rows of one key, and holds the
-// key's lock and the table's from its beginning to its end. Between its record in the log and its end it is committed and not visible. The
+// world is a database with one shard, its WAL, a stream and a relay, as data structures. A transaction writes rows of one key, and holds the
+// key's lock and the table's from its beginning to its end. Between its record in the WAL and its end it is committed and not visible. The
 // stream shows its rows one by one.
 type world struct {
 	random *rand.Rand
@@ -26,7 +26,7 @@ type world struct {
 
 	began    []*writer // the ID of a transaction is its place
 	log      []*row    // of committed transactions
-	streamed int       // how much of the log the stream has shown
+	streamed int       // how much of the WAL the stream has shown
 	table    []*row
 	numbers  int64
 	written  map[int64]*row
@@ -191,7 +191,7 @@ func (t *row) event(log bool) *step.Event {
 	return e
 }
 
-// restart begins a stream at the end of the log, or ends it.
+// restart begins a stream at the end of the WAL, or ends it.
 func (w *world) restart() {
 	w.buffer.End()
 	if w.random.IntN(3) > 0 {
@@ -292,13 +292,13 @@ func (w *world) take(e *step.Event) bool {
 		return false
 	}
 	t := w.written[e.Seq]
-	fromLog := e.Place == [6]byte{}
+	fromBuffer := e.Place == [6]byte{}
 	switch {
 	case !t.ended:
 		w.fail("event %d is published before it is visible", e.Seq)
-	case fromLog && w.taken[t] > 0:
-		w.fail("event %d comes from the log again", e.Seq)
-	case fromLog && t.discarded:
+	case fromBuffer && w.taken[t] > 0:
+		w.fail("event %d comes from the WAL again", e.Seq)
+	case fromBuffer && t.discarded:
 		w.fail("event %d was discarded before it is published", e.Seq)
 	}
 	w.held[e.Seq] = true
@@ -362,9 +362,9 @@ func (w *world) run() string {
 
 const worlds = 2000
 
-// No event is lost, overtaken, published before it is visible or published from the log again, whatever the order in which transactions take
+// No event is lost, overtaken, published before it is visible or published from the WAL again, whatever the order in which transactions take
 // numbers, commit, become visible and are streamed.
-func TestLogAndTableTogetherShowEveryEventOnce(t *testing.T) {
+func TestWALAndTableTogetherShowEveryEventOnce(t *testing.T) {
 	t.Parallel()
 	answered := 0
 	for seed := range uint64(worlds) {
@@ -374,11 +374,11 @@ func TestLogAndTableTogetherShowEveryEventOnce(t *testing.T) {
 		}
 		answered += w.buffer.Complete()
 	}
-	assert.Greater(t, answered, worlds/5, "the log answers in many worlds")
+	assert.Greater(t, answered, worlds/5, "the WAL answers in many worlds")
 }
 
 // Each rule of the buffer is needed.
-func TestLogControls(t *testing.T) {
+func TestWALControls(t *testing.T) {
 	t.Parallel()
 	for name, without := range map[string]func(w *world){
 		"the writers at the first read have ended": func(w *world) {

@@ -92,18 +92,18 @@ func printLanding(a *cli.App, r *outboxadmin.Report, line func(name string, pain
 	switch l := r.Landing; {
 	case l == nil:
 	case l.Creating:
-		line("log", a.Terminal.Red, "a relay creates the slot, which waits for transactions that are open; publishers with outbox.store log are refused meanwhile")
+		line("landing", a.Terminal.Red, "a relay creates the slot, which waits for transactions that are open; publishers with outbox.store log are refused meanwhile")
 	case !l.Created || l.Lost:
-		line("log", a.Terminal.Red, "no slot keeps it, so publishers with outbox.store log are refused: start a relay with outbox.store log")
+		line("landing", a.Terminal.Red, "no slot keeps events in the WAL, so publishers with outbox.store log are refused: start a relay with outbox.store log")
 	case !l.Read:
-		line("log", a.Terminal.Yellow, fmt.Sprintf("no relay reads it; events may be in %s of it, which are not counted here", words.Bytes(l.Behind)))
+		line("landing", a.Terminal.Yellow, fmt.Sprintf("no relay reads the WAL; events may be in %s of it, which are not counted here", words.Bytes(l.Behind)))
 	case l.Stuck:
-		line("log", a.Terminal.Red, fmt.Sprintf("read by a relay that last landed events %s: millrace doctor", words.When(r.At, *l.LandedAt)))
+		line("landing", a.Terminal.Red, fmt.Sprintf("a relay reads the WAL, but last landed events %s: millrace doctor", words.When(r.At, *l.LandedAt)))
 	default:
-		line("log", func(text string) string { return text }, fmt.Sprintf("read by a relay, %s behind; events in there are not counted here", words.Bytes(l.Behind)))
+		line("landing", func(text string) string { return text }, fmt.Sprintf("a relay reads the WAL, %s behind; events in there are not counted here", words.Bytes(l.Behind)))
 	}
 	if l := r.Landing; l != nil && l.Cut != nil {
-		line("", a.Terminal.Red, fmt.Sprintf("a part of it was lost %s: millrace doctor", words.When(r.At, l.Cut.At)))
+		line("", a.Terminal.Red, fmt.Sprintf("WAL was lost %s: millrace doctor", words.When(r.At, l.Cut.At)))
 	}
 }
 

@@ -1,4 +1,4 @@
--- Whether the role may read the log, and whether a slot is left: the setting wal_level; whether the role may replicate, itself or by a role
+-- Whether the role may read the WAL, and whether a slot is left: the setting wal_level; whether the role may replicate, itself or by a role
 -- of a hosted service; whether the slot $1 exists or another can be created; its name; and whether any name is one of a synchronous standby,
 -- so that the server would take the reader of the slot for a standby. No locks.
 select current_setting('wal_level'),

@@ -1,8 +1,8 @@
--- The slot $1: whether it exists; whether it can be used, in this database; whether its log was removed; the process that reads it, or 0;
+-- The slot $1: whether it exists; whether it can be used, in this database; whether its WAL was removed; the process that reads it, or 0;
 -- whether this relay ($2) started that process; whether the relay that started it has ended: it has no row, and is older than a lease
--- ($3, in milliseconds); how many bytes of the log the server keeps for the slot; whether another relay holds shards; up to where the log is
+-- ($3, in milliseconds); how many bytes of the WAL the server keeps for the slot; whether another relay holds shards; up to where the WAL is
 -- flushed; when the server started; whether the server takes the process for a synchronous standby; up to where the reader has confirmed
--- the log, or 0; and whether the slot ends with its session. No locks.
+-- the WAL, or 0; and whether the slot ends with its session. No locks.
 select s.slot_name is not null,
        coalesce(s.plugin = 'pgoutput' and s.database = current_database(), false),
        coalesce(s.wal_status = 'lost', false),

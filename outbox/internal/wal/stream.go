@@ -1,4 +1,4 @@
-// Package wal makes the write-ahead log the source of a relay's reads. It reads a logical replication slot, keeps the rows that the log shows,
+// Package wal makes the write-ahead log the source of a relay's reads. It reads a logical replication slot, keeps the rows that the WAL shows,
 // answers the relay's reads from them, and decides which relay reads the slot. The rows in the table stay the truth: without a slot the relay
 // reads them.
 package wal
@@ -29,7 +29,7 @@ const (
 	watchEvery = time.Second
 	// confirmEvery is how often the server is told what was received.
 	confirmEvery = time.Second
-	// silence is how long a stream may show nothing while the log grows.
+	// silence is how long a stream may show nothing while the WAL grows.
 	silence = 10 * time.Second
 	// endTimeout is how long the connection of a relay that has ended may take to end.
 	endTimeout = 5 * time.Second
@@ -38,13 +38,13 @@ const (
 )
 
 // ErrStandBy means that another relay reads the slot.
-var ErrStandBy = errors.New("another relay reads the log")
+var ErrStandBy = errors.New("another relay reads the WAL")
 
-// Log reads the slot for a relay. Lead and Run must not be called concurrently.
-type Log struct {
+// Stream reads the slot for a relay. AwaitTurn and Run must not be called concurrently.
+type Stream struct {
 	Buffer *Buffer
 
-	store  *store.Wal
+	store  *store.WAL
 	wakes  *wake.Collector
 	logger *slog.Logger
 	poll   time.Duration // between two looks for rows while there is no stream
@@ -61,30 +61,30 @@ type Log struct {
 	distrust bool // the slot has failed: another one is needed
 }
 
-// New returns a Log that looks for rows every poll while there is no stream.
-func New(s *store.Wal, wakes *wake.Collector, logger *slog.Logger, poll time.Duration) *Log {
-	return &Log{Buffer: NewBuffer(bufferBytes), store: s, wakes: wakes, logger: logger, poll: min(poll, watchEvery)}
+// New returns a Stream that looks for rows every poll while there is no stream.
+func New(st *store.WAL, wakes *wake.Collector, logger *slog.Logger, poll time.Duration) *Stream {
+	return &Stream{Buffer: NewBuffer(bufferBytes), store: st, wakes: wakes, logger: logger, poll: min(poll, watchEvery)}
 }
 
 // Check returns an error if the slot cannot be read as things are. It creates the publication.
-func (l *Log) Check(ctx context.Context) error {
-	if err := l.store.Ready(ctx); err != nil {
+func (s *Stream) Check(ctx context.Context) error {
+	if err := s.store.Ready(ctx); err != nil {
 		return err
 	}
-	if err := l.store.CreatePublication(ctx); err != nil {
+	if err := s.store.CreatePublication(ctx); err != nil {
 		return err
 	}
-	return l.store.CheckConnection(ctx)
+	return s.store.CheckConnection(ctx)
 }
 
 // Status is what metrics report.
 type Status struct {
 	Streams       bool
-	Lag           int64 // bytes of the log that the server keeps for the slot
+	Lag           int64 // bytes of the WAL that the server keeps for the slot
 	Falls, Spills int64 // how often the relay went back to the table, and how often a shard did because there were too many rows
 }
 
-// Reads is 1 if the relay reads the log, else 0.
+// Reads is 1 if the relay reads the WAL, else 0.
 func (s Status) Reads() int64 {
 	if s.Streams {
 		return 1
@@ -93,29 +93,29 @@ func (s Status) Reads() int64 {
 }
 
 // Status may be called while Run runs.
-func (l *Log) Status() Status {
-	return Status{Streams: l.Buffer.Streams(), Lag: l.lag.Load(), Falls: l.falls.Load(), Spills: l.Buffer.Spills()}
+func (s *Stream) Status() Status {
+	return Status{Streams: s.Buffer.Streams(), Lag: s.lag.Load(), Falls: s.falls.Load(), Spills: s.Buffer.Spills()}
 }
 
-// Lead waits until no other relay holds shards or reads the slot. It returns false if ctx ends before.
-func (l *Log) Lead(ctx context.Context) bool {
+// AwaitTurn waits until no other relay holds shards or reads the slot. It returns false if ctx ends before.
+func (s *Stream) AwaitTurn(ctx context.Context) bool {
 	for first := true; ; first = false {
-		s, err := l.store.State(ctx)
+		slot, err := s.store.State(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return false
 		case err == nil:
-			l.lag.Store(s.Lag)
+			s.lag.Store(slot.Lag)
 		}
 		switch {
 		case err != nil:
-			l.logger.WarnContext(ctx, "look which relay reads the log", "error", err)
-		case !s.Others && (s.Reader == 0 || s.Own || s.Orphaned):
+			s.logger.WarnContext(ctx, "look which relay reads the WAL", "error", err)
+		case !slot.Others && (slot.Reader == 0 || slot.Own || slot.Orphaned):
 			return true
 		case first:
-			l.logger.InfoContext(ctx, "another relay forwards the events: standing by")
+			s.logger.InfoContext(ctx, "another relay forwards the events: standing by")
 		}
-		if !store.Sleep(ctx, l.poll) {
+		if !store.Sleep(ctx, s.poll) {
 			return false
 		}
 	}
@@ -123,31 +123,31 @@ func (l *Log) Lead(ctx context.Context) bool {
 
 // Run reads the slot until ctx ends, and then returns nil. While it cannot, it makes the relay look for rows. It returns ErrStandBy if
 // another relay reads the slot.
-func (l *Log) Run(ctx context.Context) error {
+func (s *Stream) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
 		watching.Wait()
 	}()
-	watching.Go(func() { l.watch(ctx) })
+	watching.Go(func() { s.watch(ctx) })
 	retry := time.Duration(0)
 	for {
 		began := time.Now()
-		err := l.follow(ctx)
-		l.Buffer.End()
-		l.wakes.Add(nil)
+		err := s.follow(ctx)
+		s.Buffer.End()
+		s.wakes.Add(nil)
 		switch {
 		case errors.Is(err, ErrStandBy):
-			l.logger.WarnContext(ctx, "another relay reads the log: giving the shards to it")
+			s.logger.WarnContext(ctx, "another relay reads the WAL: giving the shards to it")
 			return err
 		case ctx.Err() != nil:
 			return nil
 		}
-		l.falls.Add(1)
-		if !l.fallen {
-			l.fallen = true
-			l.logger.ErrorContext(ctx, "the log cannot be read: reading rows meanwhile", "slot", l.store.Slot, "error", err)
+		s.falls.Add(1)
+		if !s.fallen {
+			s.fallen = true
+			s.logger.ErrorContext(ctx, "the WAL cannot be read: reading rows meanwhile", "slot", s.store.Slot, "error", err)
 		}
 		if time.Since(began) > mostRetry {
 			retry = 0
@@ -160,60 +160,60 @@ func (l *Log) Run(ctx context.Context) error {
 }
 
 // watch measures the slot's lag, and makes the relay read the table while there is no stream or it is behind. The stream is behind if it has
-// not shown what the log had a second ago. watch ends a stream that cannot be trusted.
-func (l *Log) watch(ctx context.Context) {
+// not shown what the WAL had a second ago. watch ends a stream that cannot be trusted.
+func (s *Stream) watch(ctx context.Context) {
 	var before uint64
 	var published time.Time
-	for watched := time.Now(); store.Sleep(ctx, l.poll); {
-		if !l.Buffer.Streams() {
-			l.wakes.Add(nil)
+	for watched := time.Now(); store.Sleep(ctx, s.poll); {
+		if !s.Buffer.Streams() {
+			s.wakes.Add(nil)
 		}
 		if time.Since(watched) < watchEvery {
 			continue
 		}
 		watched = time.Now()
-		started := l.Buffer.ServerStarted()
-		s, err := l.store.State(ctx)
+		started := s.Buffer.ServerStarted()
+		slot, err := s.store.State(ctx)
 		if err != nil {
 			continue
 		}
-		l.lag.Store(s.Lag)
-		late := l.received.Load() < before
-		l.Buffer.SetLate(late)
-		before = s.Flushed
+		s.lag.Store(slot.Lag)
+		late := s.received.Load() < before
+		s.Buffer.SetLate(late)
+		before = slot.Flushed
 		if started.IsZero() {
 			continue
 		}
 		switch {
-		case !started.Equal(s.ServerStarted):
-			l.endStream(errors.New("the stream comes from another server than the table"))
-		case s.CountsAsStandby:
-			l.endStream(store.ErrCountsAsStandby)
-		case late && watched.Sub(time.Unix(0, l.heard.Load())) > silence:
-			l.endStream(errors.New("the stream is silent although the WAL grows"))
+		case !started.Equal(slot.ServerStarted):
+			s.endStream(errors.New("the stream comes from another server than the table"))
+		case slot.CountsAsStandby:
+			s.endStream(store.ErrCountsAsStandby)
+		case late && watched.Sub(time.Unix(0, s.heard.Load())) > silence:
+			s.endStream(errors.New("the stream is silent although the WAL grows"))
 		}
 		if watched.Sub(published) >= tableEvery {
 			published = watched
-			l.wakes.Add(nil) // each shard is read from the table now and then
-			if err := l.store.CheckPublication(ctx); err != nil && ctx.Err() == nil {
-				l.endStream(err)
+			s.wakes.Add(nil) // each shard is read from the table now and then
+			if err := s.store.CheckPublication(ctx); err != nil && ctx.Err() == nil {
+				s.endStream(err)
 			}
 		}
 	}
 }
 
 // endStream ends the stream, if there is one, with this reason.
-func (l *Log) endStream(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.end != nil {
-		l.end(err)
+func (s *Stream) endStream(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.end != nil {
+		s.end(err)
 	}
 }
 
 // follow streams the slot until that fails.
-func (l *Log) follow(ctx context.Context) error {
-	conn, err := l.store.Dial(ctx)
+func (s *Stream) follow(ctx context.Context) error {
+	conn, err := s.store.Dial(ctx)
 	if err != nil {
 		return fmt.Errorf("connect for replication: %w", err)
 	}
@@ -222,58 +222,58 @@ func (l *Log) follow(ctx context.Context) error {
 		defer cancel()
 		_ = conn.Close(ctx) // nothing is lost with it
 	}()
-	if err := l.prepare(ctx, conn); err != nil {
+	if err := s.prepare(ctx, conn); err != nil {
 		return err
 	}
-	if err := errors.Join(l.store.Ready(ctx), l.store.CreatePublication(ctx)); err != nil {
+	if err := errors.Join(s.store.Ready(ctx), s.store.CreatePublication(ctx)); err != nil {
 		return err
 	}
 	// Rows that were committed before the end of the WAL are in the table, so the stream can skip them. End is asked before Begin: every
 	// transaction that the stream skips has its commit in the WAL before the buffer keeps its first row.
-	position, started, err := l.store.End(ctx, conn)
+	position, started, err := s.store.End(ctx, conn)
 	if err != nil {
 		return err
 	}
-	err = pglogrepl.StartReplication(ctx, conn, l.store.Slot, pglogrepl.LSN(position), pglogrepl.StartReplicationOptions{
-		PluginArgs: []string{"proto_version '1'", "publication_names '" + l.store.Publication + "'", "binary 'true'"},
+	err = pglogrepl.StartReplication(ctx, conn, s.store.Slot, pglogrepl.LSN(position), pglogrepl.StartReplicationOptions{
+		PluginArgs: []string{"proto_version '1'", "publication_names '" + s.store.Publication + "'", "binary 'true'"},
 	})
 	if err != nil {
-		return l.failed(err)
+		return s.failed(err)
 	}
-	l.received.Store(position)
-	l.Buffer.Begin(started)
-	l.wakes.Add(nil)
-	l.logger.InfoContext(ctx, "reading the log", "slot", l.store.Slot)
-	l.fallen = false
+	s.received.Store(position)
+	s.Buffer.Begin(started)
+	s.wakes.Add(nil)
+	s.logger.InfoContext(ctx, "reading the WAL", "slot", s.store.Slot)
+	s.fallen = false
 	streaming, end := context.WithCancelCause(ctx)
-	l.mu.Lock()
-	l.end = end
-	l.mu.Unlock()
+	s.mu.Lock()
+	s.end = end
+	s.mu.Unlock()
 	defer func() {
-		l.mu.Lock()
-		l.end = nil
-		l.mu.Unlock()
+		s.mu.Lock()
+		s.end = nil
+		s.mu.Unlock()
 		end(nil)
 	}()
-	l.heard.Store(time.Now().UnixNano())
-	err = l.receive(streaming, conn)
+	s.heard.Store(time.Now().UnixNano())
+	err = s.receive(streaming, conn)
 	if cause := context.Cause(streaming); cause != nil && ctx.Err() == nil {
 		return cause
 	}
-	return l.failed(err)
+	return s.failed(err)
 }
 
 // prepare sees that there is a slot that this relay can read.
-func (l *Log) prepare(ctx context.Context, conn *pgconn.PgConn) error {
-	s, err := l.store.State(ctx)
-	for ended := time.Now().Add(endTimeout); err == nil && s.Reader != 0; s, err = l.store.State(ctx) {
+func (s *Stream) prepare(ctx context.Context, conn *pgconn.PgConn) error {
+	slot, err := s.store.State(ctx)
+	for ended := time.Now().Add(endTimeout); err == nil && slot.Reader != 0; slot, err = s.store.State(ctx) {
 		switch {
-		case !s.Own && !s.Orphaned:
+		case !slot.Own && !slot.Orphaned:
 			return ErrStandBy
 		case time.Now().After(ended):
 			return errors.New("a connection of a relay that has ended reads the slot, and does not end")
 		}
-		if err := l.store.Terminate(ctx, s.Reader); err != nil {
+		if err := s.store.Terminate(ctx, slot.Reader); err != nil {
 			return err
 		}
 		if !store.Sleep(ctx, firstRetry) {
@@ -283,27 +283,27 @@ func (l *Log) prepare(ctx context.Context, conn *pgconn.PgConn) error {
 	if err != nil {
 		return err
 	}
-	if s.Exists && (!s.Fits || s.Lost || l.distrust) {
-		if err := l.store.Drop(ctx); err != nil {
+	if slot.Exists && (!slot.Fits || slot.Lost || s.distrust) {
+		if err := s.store.Drop(ctx); err != nil {
 			return fmt.Errorf("drop the slot, to create another: %w", err)
 		}
-		s.Exists = false
+		slot.Exists = false
 	}
-	l.distrust = false
-	if s.Exists {
+	s.distrust = false
+	if slot.Exists {
 		return nil
 	}
-	if err := l.store.CreatePublication(ctx); err != nil {
+	if err := s.store.CreatePublication(ctx); err != nil {
 		return err
 	}
-	if err := l.store.Create(ctx, conn); err != nil {
+	if err := s.store.Create(ctx, conn); err != nil {
 		return fmt.Errorf("create the slot: %w", err)
 	}
 	return nil
 }
 
 // failed records what an error of the stream says about the slot.
-func (l *Log) failed(err error) error {
+func (s *Stream) failed(err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
 		return err
@@ -313,18 +313,18 @@ func (l *Log) failed(err error) error {
 		return errors.Join(ErrStandBy, err)
 	case class == "08" || class == "53" || class == "57": // of connections and resources
 	default:
-		l.distrust = true
+		s.distrust = true
 	}
 	return err
 }
 
 // receive passes what the stream shows to the buffer. Everything that was received is confirmed, because the rows are in the table.
-func (l *Log) receive(ctx context.Context, conn *pgconn.PgConn) error {
+func (s *Stream) receive(ctx context.Context, conn *pgconn.PgConn) error {
 	for t := (transaction{}); ; {
-		if err := pglogrepl.SendStandbyStatusUpdate(ctx, conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: pglogrepl.LSN(l.received.Load())}); err != nil {
+		if err := pglogrepl.SendStandbyStatusUpdate(ctx, conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: pglogrepl.LSN(s.received.Load())}); err != nil {
 			return err
 		}
-		if err := l.receiveFor(ctx, conn, confirmEvery, &t); err != nil {
+		if err := s.receiveFor(ctx, conn, confirmEvery, &t); err != nil {
 			return err
 		}
 	}
@@ -338,7 +338,7 @@ type transaction struct {
 }
 
 // receiveFor receives for d, or until the server asks what was received.
-func (l *Log) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Duration, t *transaction) error {
+func (s *Stream) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Duration, t *transaction) error {
 	due, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	for {
@@ -349,7 +349,7 @@ func (l *Log) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Durati
 			}
 			return err
 		}
-		l.heard.Store(time.Now().UnixNano())
+		s.heard.Store(time.Now().UnixNano())
 		switch data[0] {
 		case pglogrepl.PrimaryKeepaliveMessageByteID:
 			alive, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
@@ -357,7 +357,7 @@ func (l *Log) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Durati
 				return err
 			}
 			if !t.within {
-				l.received.Store(max(l.received.Load(), uint64(alive.ServerWALEnd)))
+				s.received.Store(max(s.received.Load(), uint64(alive.ServerWALEnd)))
 			}
 			if alive.ReplyRequested {
 				return nil
@@ -365,7 +365,7 @@ func (l *Log) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Durati
 		case pglogrepl.XLogDataByteID:
 			x, err := pglogrepl.ParseXLogData(data[1:])
 			if err == nil {
-				err = l.show(t, x.WALData)
+				err = s.show(t, x.WALData)
 			}
 			if err != nil {
 				return err
@@ -375,7 +375,7 @@ func (l *Log) receiveFor(ctx context.Context, conn *pgconn.PgConn, d time.Durati
 }
 
 // show handles one message of the stream. The stream shows a transaction after its commit, so the buffer need not wait for all its rows.
-func (l *Log) show(t *transaction, message []byte) error {
+func (s *Stream) show(t *transaction, message []byte) error {
 	row, isRow, complete, err := t.decode(message)
 	if err != nil {
 		return err
@@ -384,19 +384,19 @@ func (l *Log) show(t *transaction, message []byte) error {
 		t.rows, t.bytes = append(t.rows, row), t.bytes+row.weight()
 	}
 	if complete || t.bytes > partBytes {
-		l.Buffer.Add(t.rows)
-		l.wake(t.rows)
+		s.Buffer.Add(t.rows)
+		s.wake(t.rows)
 		t.rows, t.bytes = nil, 0
 	}
 	if complete {
-		l.received.Store(max(l.received.Load(), uint64(t.end)))
+		s.received.Store(max(s.received.Load(), uint64(t.end)))
 	}
 	return nil
 }
 
 // wake wakes the relay for the rows' shards. Shard numbers are passed in place of hashes: loop.woken takes a hash modulo the number of shards,
 // which leaves a shard number as it is.
-func (l *Log) wake(rows []Row) {
+func (s *Stream) wake(rows []Row) {
 	if len(rows) == 0 {
 		return
 	}
@@ -406,5 +406,5 @@ func (l *Log) wake(rows []Row) {
 			hashes = append(hashes, shard)
 		}
 	}
-	l.wakes.Add(hashes)
+	s.wakes.Add(hashes)
 }
