@@ -20,6 +20,9 @@ var deadFields = filter.Names
 var errFilter = errors.New("the filter is wrong")
 
 func planReplay(q *request, f url.Values) (plan, error) {
+	if why := q.snapshot().Errors["consumers"]; why != "" { // which replays run is not known
+		return plan{}, errors.New(why)
+	}
 	at := replays.PaceOf(f, replays.Usual)
 	p, err := q.planDead(f, act.Replayable, "replay", at.Flags()...)
 	for _, name := range replays.Beside(q.replays(false), act.Selected(filter.FromQuery(f), act.Replayable)) {

@@ -68,6 +68,7 @@ func TestTheFirstDeadLetterInABrowser(t *testing.T) {
 	assert.True(t, b.marked(), "it is the same page")
 	assert.Empty(t, b.wrong())
 
+	typing.until(`document.getElementById("nav").textContent.includes("Dead letters 1")`) // it has heard of it
 	assert.Equal(t, "key:4", value[string](typing, `document.getElementById("filter").value`))
 	typing.shows("No dead letters.")
 	value[chromedp.Void](typing, `void (document.getElementById("filter").value = "", document.activeElement.blur())`)
@@ -88,6 +89,20 @@ func TestTheNextPageInABrowser(t *testing.T) {
 		select consumer, gen_random_uuid(), 'g1', key, state, attempts, reason, error, history, handler, topic, headers, payload from {schema}.claim_failed where event_id = 'f1'`)
 	b.shows("63 match")
 	b.until(next + ` !== "` + before + `"`)
+}
+
+// A page that was opened in an outage, and could not be shown, is shown when the database is back.
+func TestAPageOfAnOutageInABrowser(t *testing.T) {
+	t.Parallel()
+	s, away := openFrail(t)
+	s.get(http.StatusOK, "/keys")
+	away(true)
+	b := s.tab(t)
+	b.open("/keys?key=none")
+	b.shows("This page cannot be shown.")
+	away(false)
+	b.shows("Nothing is stored for this key")
+	assert.Equal(t, "Keys", value[string](b, `document.querySelector("h1").textContent`))
 }
 
 // Somebody else decides about the dead letter of an open page.

@@ -48,7 +48,10 @@ func (q *request) event() error {
 			break
 		}
 		if err != nil {
-			p.Failure, status = format.Error(err), http.StatusServiceUnavailable // an open page keeps what it shows
+			p.Failure = format.Error(err)
+			if !errors.Is(err, explain.ErrNoTables) {
+				status = http.StatusServiceUnavailable // an open page keeps what it shows
+			}
 			break
 		}
 		p.Explanation, p.Known, p.Verdict = e, e.Known, figures.ConcludeEvent(e)

@@ -136,7 +136,7 @@ var troubles = map[string]func(x *explained){
 		x.finds("schema", `^the tables of outbox have version 99, but this command supports version 1$`)
 		x.exec(`delete from {schema}.migration where version = 99`)
 	},
-	"WAL not read": func(x *explained) {
+	"wal not read": func(x *explained) {
 		relay, err := outbox.NewRelay(x.pool, publisherFunc(func(string, string) error { return nil }), outbox.RelayConfig{Schema: x.schema, Source: outbox.WAL, Logger: quiet})
 		require.NoError(x.t, err)
 		ctx, cancel := context.WithCancel(x.t.Context())

@@ -57,20 +57,21 @@ func (d *doctor) landing(ctx context.Context) error {
 
 // lands returns the state of landing, and whether publishers put events into the WAL.
 func (d *doctor) lands(ctx context.Context) (l *outboxadmin.LandingReport, used bool, err error) {
-	if d.there["outbox"] {
-		l, err = outboxadmin.InspectLanding(ctx, d.pool, d.Schema)
+	if !d.there["outbox"] {
+		return nil, false, nil
 	}
+	l, err = outboxadmin.InspectLanding(ctx, d.pool, d.Schema)
 	return l, l != nil || d.Log, err
 }
 
-// emitters notes that any role can put events into the log.
+// emitters notes that any role can put events into the WAL.
 func (d *doctor) emitters(ctx context.Context) error {
 	var public bool
 	if err := d.pool.QueryRow(ctx, d.query("emitters")).Scan(&public); err != nil {
 		return err
 	}
 	if public {
-		d.note("landing", `every role of the database may put events into the log, because PUBLIC may execute pg_logical_emit_message: see "Who may publish" in docs/operations.md`)
+		d.note("landing", `every role of the database may put events into the WAL, because PUBLIC may execute pg_logical_emit_message: see "Who may publish" in docs/operations.md`)
 	}
 	return nil
 }

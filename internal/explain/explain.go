@@ -5,6 +5,7 @@ package explain
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"time"
 
@@ -86,11 +87,14 @@ func Exactly(ctx context.Context, pool *pgxpool.Pool, schema, id string, due tim
 	return found.explain(), nil
 }
 
+// ErrNoTables means that no component is installed in the schema.
+var ErrNoTables = errors.New("no tables of Millrace")
+
 // installed returns the components that have tables in the schema.
 func installed(ctx context.Context, pool *pgxpool.Pool, schema string) (map[string]bool, error) {
 	there, err := tables.Installed(ctx, pool, schema)
 	if err == nil && len(there) == 0 {
-		err = fmt.Errorf("schema %q has no tables of Millrace: run \"millrace migrate up\", or name another schema by --schema", schema)
+		err = fmt.Errorf("schema %q has %w: run \"millrace migrate up\", or name another schema by --schema", schema, ErrNoTables)
 	}
 	return there, err
 }

@@ -18,7 +18,7 @@ type Result struct {
 	Done     int `json:"done"`
 	Behind   int `json:"behind,omitempty"`    // of Done: events that wait behind an earlier event of their key
 	Known    int `json:"known,omitempty"`     // of Done: events that Redirect only discarded, because the other consumer had them already
-	InFlight int `json:"in_flight,omitempty"` // events left unchanged, because they are being handled or changed now
+	InFlight int `json:"in_flight,omitempty"` // events left unchanged, because they are being handled, or have changed since the action began
 
 	// Others counts, by state, the events that fit the selection but for their state. They are left unchanged.
 	Others map[string]int `json:"others,omitempty"`
@@ -121,11 +121,15 @@ func (a action) all(ctx context.Context, db pgtx.DB, schema string, s Selection,
 		ids, r.Others, err = s.ids(ctx, tx, schema)
 		return err
 	}, pgtx.Isolation(pgx.RepeatableRead))
+	if slices.Contains(s.States, "blocked") && !slices.Contains(s.States, "retrying") {
+		s.States = append(slices.Clone(s.States), "retrying") // a blocked event may come to its turn when the event before it goes
+	}
 	for err == nil && len(ids) > 0 {
 		n, next := min(len(ids), pageSize), r
 		err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) error {
 			next = r
-			page, err := s.page(ctx, tx, schema, 0, ids[n-1], ids[:n], n)
+			page, err := s.page(ctx, tx, schema, ids[0]-1, ids[n-1], ids[:n], n)
+			next.InFlight += n - len(page) // they have changed since
 			if err == nil && len(page) > 0 {
 				_, err = a.act(ctx, tx, schema, page, s.States, by, &next)
 			}

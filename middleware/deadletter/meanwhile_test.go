@@ -51,6 +51,19 @@ func TestEventsThatDieMeanwhileAreNotDiscarded(t *testing.T) {
 	assert.Empty(t, f.states())
 }
 
+// The blocked events of a key are more than one transaction takes: the first of the second part is retried when the first part has gone.
+func TestBlockedEventsThatComeToTheirTurnAreDiscarded(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.keep("first", "labour/notify", "k", "dead", "error", "oops")
+	f.sql(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, attempts, reason, error, handler, topic, headers, payload)
+		select consumer, gen_random_uuid(), 'e' || i, key, 'blocked', 0, 'blocked', '', handler, topic, headers, payload from {schema}.claim_failed, generate_series(1, 1000) i`)
+	r, err := deadletter.Discard(t.Context(), f.pool, f.schema, deadletter.Selection{States: []string{"dead", "blocked"}}, me)
+	require.NoError(t, err)
+	assert.Equal(t, deadletter.Result{Done: 1001}, r)
+	assert.Empty(t, f.states())
+}
+
 // When a retried event goes, the next one of its key is retried in its place. The operator has confirmed the first one alone.
 func TestTheNextEventOfAKeyStaysWhenARetriedOneGoes(t *testing.T) {
 	t.Parallel()

@@ -17,7 +17,8 @@ import (
 // allStates are the states of failed events.
 var allStates = []string{"nacked", "retrying", "blocked", "dead"}
 
-// Selection selects failed events. Zero fields select everything.
+// Selection selects failed events. Zero fields select everything. Discard, Replay and Redirect act on the events that are selected when they
+// begin.
 type Selection struct {
 	EventIDs []string  `json:"event_ids,omitempty"`
 	Consumer string    `json:"consumer,omitempty"`

@@ -42,7 +42,7 @@ func TestBacklogIsReadByTheIndex(t *testing.T) {
 		},
 		"set aside": func(t *testing.T, pool *pgxpool.Pool, schema string) int {
 			r := store.NewRelay(pool, schema, uuid.New(), "", time.Minute, 0)
-			t.Cleanup(func() { assert.NoError(t, r.Leave(t.Context())) })
+			defer func() { assert.NoError(t, r.Leave(t.Context())) }() // it has a connection of its own
 			require.NoError(t, r.Renew(t.Context(), step.Renew{}).Err)
 			events := make([]step.Aside, batch)
 			for i := range events {

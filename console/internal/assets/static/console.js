@@ -26,9 +26,13 @@
   const inUse = () => main.contains(document.activeElement) && document.activeElement !== main || main.querySelector(rows.replace(/\w+/g, "$&:hover")) ||
     [...main.querySelectorAll("input:not([type=hidden]), textarea")].some((field) => field.value !== field.defaultValue);
   const rebuild = (page) => { // all but what lies around: somebody may type an event ID there
-    const next = document.adoptNode(page.getElementById("main"));
-    next.querySelector("#lost").replaceWith(lost);
+    const next = document.adoptNode(page.getElementById("main")), trouble = document.getElementById("trouble"), now = next.querySelector("#trouble");
+    if (trouble.innerHTML !== now.innerHTML) trouble.replaceChildren(...now.childNodes);
+    now.replaceWith(trouble); // live regions stay the same elements
+    next.querySelector("#lost").parentNode.replaceWith(lost.parentNode);
     main.replaceChildren(...next.childNodes);
+    document.title = page.title;
+    document.querySelector(".top h1").textContent = page.querySelector(".top h1").textContent;
   };
 
   const refresh = async () => {
@@ -37,11 +41,12 @@
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin", signal: AbortSignal.timeout(10000) });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (!page.querySelector("#main #lost")) throw answer.status; // it is no page of the console
       if (held()) waiting++;
       else {
         if (answer.status < 500) { // it may have other parts now, such as the first row, or be gone
           other = answer.status !== status || shape(page) !== shape(document);
-          if (other && !inUse()) { status = answer.status; other = false; rebuild(page); }
+          if (other && !inUse()) { rebuild(page); status = answer.status; other = false; }
         }
         swap(page);
       }
@@ -66,7 +71,7 @@
     refresh();
   };
 
-  const caughtUp = () => setTimeout(() => { if (!paused && !missed && (other && !inUse() || late.some((part) => !busy(part)))) refresh(); }); // when the pointer or the focus is elsewhere
+  const caughtUp = () => setTimeout(() => { if (!held() && !missed && (other && !inUse() || late.some((part) => !busy(part)))) refresh(); }); // when the pointer or the focus is elsewhere
   document.addEventListener("pointerout", caughtUp);
   document.addEventListener("focusout", caughtUp);
 
@@ -89,7 +94,7 @@
         alive();
         if (e.data !== version) { version = e.data; changed(); }
         clearTimeout(later); // the server may have had a part of the page in its cache, for a second
-        later = setTimeout(() => { if (!held()) refresh(); }, 1500);
+        later = setTimeout(() => { if (held()) waiting++; else refresh(); }, 1500);
       });
       live.addEventListener("beat", alive);
       live.addEventListener("error", () => {
