@@ -45,7 +45,7 @@ type Row struct {
 	Payload []byte // nil if it was left out
 	Size    int    // bytes of headers and payload, also if the payload was left out; 0: not known
 	Written time.Time
-	Read    time.Time // when the request that found it was sent
+	Read    time.Time // another relay may have published and deleted it after this time: when the request that found it was sent, or before
 }
 
 // Identity returns the row's identity.

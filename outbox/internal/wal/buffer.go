@@ -53,18 +53,20 @@ type rules struct {
 	read    func(s snapshot.Snapshot, writer uint32) bool // the table showed what it wrote
 	visible func(s snapshot.Snapshot, writer uint32) bool // others see what it wrote
 	covers  func(q step.Request) bool                     // the WAL may answer the request
+	since   func(learned, sent time.Time) time.Time       // when a row that is handed out was surely not published
 }
 
 // shard is what the buffer knows of a shard.
 type shard struct {
 	step.Ref
-	state  state
-	looked time.Time         // when the table was last read
-	found  bool              // the last read of the table returned all rows
-	open   gaps.Writers      // that were open at a read since the shard is kept; nil: there was none
-	seen   snapshot.Snapshot // what it shows was read from the table
-	rows   []Row
-	bytes  int
+	state   state
+	looked  time.Time         // when the table was last read
+	found   bool              // the last read of the table returned all rows
+	open    gaps.Writers      // that were open at a read since the shard is kept; nil: there was none
+	seen    snapshot.Snapshot // what it shows was read from the table
+	learned time.Time         // when the read of seen was sent
+	rows    []Row
+	bytes   int
 }
 
 type state int
@@ -81,6 +83,7 @@ func NewBuffer(limit int) *Buffer {
 		settled: func(now, before gaps.Writers) bool { return !now.AnyOf(before) },
 		read:    snapshot.Snapshot.Shows, visible: snapshot.Snapshot.Shows,
 		covers: func(q step.Request) bool { return !q.Table && !q.Scan },
+		since:  func(learned, _ time.Time) time.Time { return learned },
 	}}
 }
 
@@ -234,7 +237,7 @@ func (b *Buffer) take(s *shard, q step.Request, found *step.Found, visible snaps
 		case r.Event.Seq > q.From:
 			above = append(above, r)
 		case listed[r.Event.Seq]:
-			found.Listed = append(found.Listed, handOut(r, q, sent))
+			found.Listed = append(found.Listed, handOut(r, q, b.rules.since(s.learned, sent)))
 		}
 	}
 	bySeq := func(x, y *step.Event) int { return int(min(max(x.Seq-y.Seq, -1), 1)) }
@@ -243,7 +246,7 @@ func (b *Buffer) take(s *shard, q step.Request, found *step.Found, visible snaps
 	n, bytes := 0, 0
 	for ; n < len(above) && n < q.Limit && (n == 0 || bytes < q.Bytes); n++ {
 		bytes += above[n].Event.Size
-		found.Above = append(found.Above, handOut(above[n], q, sent))
+		found.Above = append(found.Above, handOut(above[n], q, b.rules.since(s.learned, sent)))
 	}
 	s.rows = slices.Concat(rest, above[n:])
 	b.bytes -= s.bytes
@@ -255,9 +258,10 @@ func (b *Buffer) take(s *shard, q step.Request, found *step.Found, visible snaps
 	return n < len(above), waits
 }
 
-// handOut returns the row's event, as a read at that time would.
-func handOut(r Row, q step.Request, sent time.Time) *step.Event {
-	r.Event.Read = sent
+// handOut returns the row's event, as a read of the table at that time would. The row became visible after the table was read for seen. So
+// it is as old as that read: another relay may have published and deleted it since.
+func handOut(r Row, q step.Request, at time.Time) *step.Event {
+	r.Event.Read = at
 	if slices.Contains(q.Hide, r.Event.Topic) {
 		r.Event.Headers, r.Event.Payload = nil, nil
 	}
@@ -306,11 +310,11 @@ func (b *Buffer) Learn(requests []step.Request, a step.Answer, before snapshot.S
 		}
 		switch {
 		case s.state == complete && s.found:
-			s.seen = before
+			s.seen, s.learned = before, sent
 		case s.state == kept && s.open == nil:
 			s.open = a.Writers
 		case s.state == kept && a.Writers != nil && b.rules.settled(a.Writers, s.open):
-			s.state, s.open, s.seen = complete, nil, before
+			s.state, s.open, s.seen, s.learned = complete, nil, before, sent
 		}
 		if s.state == complete {
 			b.prune(s)

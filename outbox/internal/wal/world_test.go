@@ -29,6 +29,7 @@ type world struct {
 	streamed int       // how much of the WAL the stream has shown
 	table    []*row
 	numbers  int64
+	moments  time.Duration // how often time has passed
 	written  map[int64]*row
 
 	ref     step.Ref
@@ -46,6 +47,7 @@ type writer struct {
 	rows      []*row
 	logged    bool
 	ended     bool
+	visible   time.Time // when it ended
 	committed bool
 }
 
@@ -57,6 +59,12 @@ type row struct {
 }
 
 var started = time.Unix(1e9, 0)
+
+// now returns a time that is later than those before.
+func (w *world) now() time.Time {
+	w.moments++
+	return started.Add(w.moments)
+}
 
 func newWorld(seed uint64) *world {
 	w := &world{
@@ -163,7 +171,7 @@ func (w *world) write(t *writer) {
 
 func (w *world) end(t *writer) {
 	if t != nil {
-		t.ended = true
+		t.ended, t.visible = true, w.now()
 		w.table = append(w.table, t.rows...)
 	}
 }
@@ -222,18 +230,19 @@ func (w *world) read() {
 	}
 	w.found = map[int64]bool{}
 	requests := []step.Request{q}
-	curious := w.tracker.Curious()
-	if yes, _ := w.buffer.Answers(requests, time.Time{}); yes && (!curious || w.random.IntN(3) > 0) {
+	curious, sent := w.tracker.Curious(), w.now()
+	if yes, _ := w.buffer.Answers(requests, sent); yes && (!curious || w.random.IntN(3) > 0) {
 		s := w.snapshot()
 		for range w.random.IntN(2) {
 			w.happen()
 		}
-		if found, _, _, ok := w.buffer.Take(requests, s, started, time.Time{}); ok {
+		if found, _, _, ok := w.buffer.Take(requests, s, started, sent); ok {
 			w.digest(q, found[0], nil)
 			return
 		}
 	}
 	ask := w.buffer.Prepare(requests)
+	sent = w.now()
 	var found step.Found
 	found.Last = w.numbers
 	w.happen()
@@ -255,7 +264,7 @@ func (w *world) read() {
 		}
 	}
 	w.happen()
-	w.buffer.Learn(requests, step.Answer{Shards: []step.Found{found}, Writers: open}, before, started, time.Time{})
+	w.buffer.Learn(requests, step.Answer{Shards: []step.Found{found}, Writers: open}, before, started, sent)
 	for _, e := range found.Listed {
 		w.found[e.Seq] = true
 	}
@@ -300,6 +309,8 @@ func (w *world) take(e *step.Event) bool {
 		w.fail("event %d comes from the WAL again", e.Seq)
 	case fromBuffer && t.discarded:
 		w.fail("event %d was discarded before it is published", e.Seq)
+	case fromBuffer && !e.Read.Before(t.visible):
+		w.fail("event %d counts as read at a time before which another relay may have published it", e.Seq)
 	}
 	w.held[e.Seq] = true
 	if w.taken[t]++; w.taken[t] == 1 {
@@ -390,6 +401,9 @@ func TestWALControls(t *testing.T) {
 		"the buffer forgets when events may have been discarded": func(w *world) { w.reset = false },
 		"only what is visible is given out": func(w *world) {
 			w.buffer.rules.visible = func(snapshot.Snapshot, uint32) bool { return true }
+		},
+		"a row is as old as the read of the table that did not show it": func(w *world) {
+			w.buffer.rules.since = func(_, sent time.Time) time.Time { return sent }
 		},
 		"the table answers what only the table has": func(w *world) {
 			w.buffer.rules.covers = func(step.Request) bool { return true }
