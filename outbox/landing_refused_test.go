@@ -118,6 +118,49 @@ func TestLandingReportsALostSlot(t *testing.T) {
 	}
 }
 
+// Somebody advances the slot to a place before the end of a transaction of which a part is landed. That part is not landed again.
+func TestLandingGoesOnWithinATransactionAfterACut(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	l, broker := newLanded(t, devtest.PoolOn(t, devtest.Postgres(t, devstack.ServerConfig{}).DSN())), newLedger()
+	relay, stop := l.relay(l.pool, broker)
+	leads(t, relay)
+	is := func(condition string) func() bool {
+		return func() (yes bool) {
+			require.NoError(t, l.pool.QueryRow(context.Background(), `select `+condition).Scan(&yes))
+			return yes
+		}
+	}
+	// The second part waits for a lock.
+	l.exec(`create function landing.hold() returns trigger language plpgsql as $$ begin
+			if new.event_id::int >= 5000 then perform pg_advisory_xact_lock_shared(7); end if;
+			return new;
+		end $$;
+		create trigger hold before insert on landing.outbox for each row execute function landing.hold()`)
+	holder, err := l.pool.Acquire(ctx)
+	require.NoError(t, err)
+	defer holder.Release()
+	_, err = holder.Exec(ctx, `select pg_advisory_lock(7)`)
+	require.NoError(t, err)
+	l.commit("k", idsOf("", 7000)...)
+	const waits = `exists (select from pg_locks where locktype = 'advisory' and not granted)`
+	eventually(t, "the second part waits", is(waits))
+	stop()
+	eventually(t, "it has ended", is(`not `+waits))
+	eventually(t, "so has its connection", is(`not active from pg_replication_slots`))
+	_, err = holder.Exec(ctx, `select pg_advisory_unlock(7)`)
+	require.NoError(t, err)
+	assert.Len(t, l.made(), 5000)
+	l.exec(`select pg_replication_slot_advance(slot, part_of - 8) from landing.outbox_landing`)
+	assert.True(t, is(`confirmed_flush_lsn > landed and confirmed_flush_lsn < part_of from pg_replication_slots join landing.outbox_landing on slot_name = slot`)())
+
+	relay, stop = l.relay(l.pool, broker)
+	defer stop()
+	leads(t, relay)
+	l.settled(broker)
+	assert.EqualValues(t, 1, outbox.LandingStatus(relay).Cuts)
+}
+
 // PostgreSQL before version 18 cannot read the WAL from before a publication was created again. The relay says what to do, and does it not by
 // itself: events are lost with the slot.
 func TestLandingWithoutItsPublication(t *testing.T) {

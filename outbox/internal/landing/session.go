@@ -84,7 +84,11 @@ func (s *session) prepare(ctx context.Context) error {
 		if err == nil && !changed {
 			err = errTaken
 		}
-		marker.Position = Position{Landed: to}
+		moved := Position{Landed: to}
+		if to > 0 && marker.PartOf >= to {
+			moved.PartOf, moved.Part = marker.PartOf, marker.Part // as landing_mark.sql
+		}
+		marker.Position = moved
 		return err
 	}
 	if p.cut != "" {
