@@ -322,6 +322,10 @@ func (f *onceFixture) report(began time.Time, v onceVerdict) {
 	f.t.Logf("%.0f s on %s and %s: %d events, %d of which the database has not forgotten; %d kills and %d stops of relays; %d kills of PostgreSQL, %d restores of a dump; "+
 		"%d bounces of brokers, %d moves of coordinators; %d events dead for a time; lost answers %v; %+v",
 		time.Since(began).Seconds(), a.kafka.Source(), a.postgres.Source(), f.sent, committed, a.kills, a.stops, a.crashes, a.restores, a.bounces.Load(), a.moves.Load(), a.accused, lost, v)
+	if *onceEvents >= 100_000 {
+		assert.GreaterOrEqual(f.t, f.sent, *onceEvents)
+		assert.GreaterOrEqual(f.t, a.kills+a.stops, 60)
+	}
 	assert.GreaterOrEqual(f.t, a.bounces.Load(), int64(3))
 	assert.Positive(f.t, a.moves.Load())
 	assert.GreaterOrEqual(f.t, a.restores, 2)
