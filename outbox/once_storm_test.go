@@ -125,6 +125,21 @@ func TestPublishedOnce(t *testing.T) {
 	require.Equal(t, onceVerdict{}, v)
 }
 
+// TestPublishedOnceFromTheWAL: the relays read the WAL. One that goes on when others have had its shards may still have rows that were published
+// and deleted meanwhile.
+func TestPublishedOnceFromTheWAL(t *testing.T) {
+	t.Parallel()
+	f := &onceFixture{fixture: logged(t), brokers: devtest.Start(t, devstack.Kafka).KafkaBrokers(), topic: devtest.Topic(t), pipes: newDeliveries(t), source: fromWAL}
+	f.pipes.dsn = f.pool.Config().ConnString()
+	f.sentTable()
+	relays := []*exec.Cmd{f.once(), f.once()}
+	for i := range devtest.Storm(16, 4) {
+		f.round(i, 150, relays)
+	}
+	f.left(0)
+	require.Equal(t, onceVerdict{}, f.read())
+}
+
 // round adds events, and lets a fault happen while relays are at work.
 func (f *onceFixture) round(i, each int, relays []*exec.Cmd) {
 	before := f.rows()

@@ -32,6 +32,7 @@ type onceFixture struct {
 	pipes   *deliveries
 	sent    int
 	repeats func(n int) bool // events that may come twice; nil: none
+	source  string           // fromWAL, or ""
 	alone   *onceServers     // nil: tests share the servers
 }
 
@@ -55,7 +56,7 @@ func (f *onceFixture) sentTable() {
 func (f *onceFixture) relay(d outbox.Delivery) *exec.Cmd {
 	how, err := d.MarshalText()
 	require.NoError(f.t, err)
-	return f.start(string(how) + toKafka + strings.Join(f.brokers, ","))
+	return f.start(f.source + string(how) + toKafka + strings.Join(f.brokers, ","))
 }
 
 func (f *onceFixture) start(option string) *exec.Cmd {

@@ -35,7 +35,7 @@ const (
 	countsOften  = "counts often"           // an option
 	whileThereIs = "outage while there is " // and a file's name: an option
 	toKafka      = " to Kafka at "          // between a Delivery and brokers: an option; losing and without may follow
-	fromWAL      = "from the WAL"           // an option: the WAL wakes the relay, and no poll
+	fromWAL      = "from the WAL"           // an option, which others may follow: the WAL wakes the relay, and no poll
 	lands        = "lands"                  // an option: it lands the events in the WAL
 	troubledBy   = "troubled by files in "  // and a folder's name: an option
 )
@@ -173,7 +173,7 @@ func runRelayProcess() error {
 	if err := pool.Ping(ctx); err != nil {
 		return err
 	}
-	option := os.Getenv(relayOption)
+	option, byWAL := strings.CutPrefix(os.Getenv(relayOption), fromWAL)
 	outage, _ := strings.CutPrefix(option, whileThereIs)
 	var broker message.Publisher = pipe{os.NewFile(3, "deliveries"), outage}
 	inFlight, timeout := maxInFlight, 30*time.Second
@@ -198,7 +198,7 @@ func runRelayProcess() error {
 		broker = publisher
 	}
 	source, poll := outbox.Table, 20*time.Millisecond
-	if option == fromWAL {
+	if byWAL {
 		source, poll = outbox.WAL, time.Hour
 	}
 	where := outbox.Rows
