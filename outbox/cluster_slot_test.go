@@ -46,7 +46,7 @@ func testFailoverOfTheSlot(t *testing.T, synchronizes bool) {
 	}
 	f.pool = devtest.PoolOn(t, dsn.String())
 	broker, log := newDeliveries(t), &lockedBuffer{}
-	cfg := fromTheLog
+	cfg := fromTheWAL
 	cfg.Schema, cfg.Logger = f.schema, slog.New(slog.NewTextHandler(log, nil))
 	relays := devtest.PoolOn(t, dsn.String(), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["application_name"] = "the relay" })
 	relay, err := outbox.NewRelay(relays, pipe{file: broker.to}, cfg)
@@ -133,7 +133,7 @@ func TestWALBehindAnAbsentStandby(t *testing.T) {
 	t.Parallel()
 	server := devtest.Postgres(t, devstack.ServerConfig{Release: devstack.NewestPostgres})
 	f, broker := newCluster(t, devtest.PoolOn(t, server.DSN()), "away").fixture, newRecorder()
-	relay := f.newRelay(batchRecorder{broker}, fromTheLog)
+	relay := f.newRelay(batchRecorder{broker}, fromTheWAL)
 	f.run(relay)
 	answers(t, relay)
 	set := func(statement string) {

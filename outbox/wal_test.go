@@ -33,7 +33,7 @@ func logged(t testing.TB) *fixture {
 // slot is the name of the slot that relays read.
 func (f *fixture) slot() string { return store.SlotName(f.pool.Config().ConnConfig.Database, f.schema) }
 
-var fromTheLog = outbox.RelayConfig{Source: outbox.WAL, PollInterval: time.Hour, PollOnly: true, LeaseTTL: 2 * time.Second}
+var fromTheWAL = outbox.RelayConfig{Source: outbox.WAL, PollInterval: time.Hour, PollOnly: true, LeaseTTL: 2 * time.Second}
 
 // foreign commits events as a program in another language would: with plain SQL, and telling nobody.
 func (f *fixture) foreign(shard int, key string, payloads ...string) {
@@ -54,7 +54,7 @@ func answers(t testing.TB, r *outbox.Relay) {
 func TestWALShowsEventsOfAnyWriter(t *testing.T) {
 	t.Parallel()
 	f, broker := logged(t), newRecorder()
-	relay := f.newRelay(batchRecorder{broker}, fromTheLog)
+	relay := f.newRelay(batchRecorder{broker}, fromTheWAL)
 	f.run(relay)
 	answers(t, relay)
 	var want []string
@@ -97,7 +97,7 @@ func TestWALWaitsForSynchronousStandbys(t *testing.T) {
 	})), `run "alter role "plain" replication"`)
 
 	broker := newRecorder()
-	relay := f.newRelay(batchRecorder{broker}, fromTheLog)
+	relay := f.newRelay(batchRecorder{broker}, fromTheWAL)
 	f.run(relay)
 	answers(t, relay)
 	exec(`alter system set synchronous_standby_names = 'nobody'`)
@@ -140,7 +140,7 @@ func TestWALWaitsForSynchronousStandbys(t *testing.T) {
 func TestWALGivesWayToTheTable(t *testing.T) {
 	t.Parallel()
 	f, broker := logged(t), newRecorder()
-	relay := f.newRelay(batchRecorder{broker}, fromTheLog)
+	relay := f.newRelay(batchRecorder{broker}, fromTheWAL)
 	outbox.WithWALBuffer(relay, 20_000)
 	f.run(relay)
 	answers(t, relay)
@@ -172,10 +172,10 @@ func TestWALGivesWayToTheTable(t *testing.T) {
 func TestWALHasOneReader(t *testing.T) {
 	t.Parallel()
 	f, first, second := logged(t), newRecorder(), newRecorder()
-	relay := f.newRelay(batchRecorder{first}, fromTheLog)
+	relay := f.newRelay(batchRecorder{first}, fromTheWAL)
 	stop := f.run(relay)
 	answers(t, relay)
-	standby := f.newRelay(batchRecorder{second}, fromTheLog)
+	standby := f.newRelay(batchRecorder{second}, fromTheWAL)
 	f.run(standby)
 	<-standby.Running()
 	f.foreign(1, "k", "1")
@@ -193,21 +193,21 @@ func TestWALIsLeftToARelayThatPublishes(t *testing.T) {
 	f, first, second := logged(t), &failing{batchRecorder: batchRecorder{newRecorder()}}, newRecorder()
 	expired := fmt.Errorf("%w: the credentials have expired", transport.ErrUnavailable)
 	first.err.Store(&expired)
-	relay := f.newRelay(first, fromTheLog)
+	relay := f.newRelay(first, fromTheWAL)
 	f.run(relay)
 	answers(t, relay)
-	f.run(f.newRelay(batchRecorder{second}, fromTheLog))
+	f.run(f.newRelay(batchRecorder{second}, fromTheWAL))
 	f.foreign(1, "k", "1")
 	eventually(t, "the other one publishes", func() bool { return second.count() == 1 })
 }
 
-// Two relay processes read a log in turn while writers write: the one that reads is killed and stopped beyond its lease; the slot is dropped
+// Two relay processes read the WAL in turn while writers write: the one that reads is killed and stopped beyond its lease; the slot is dropped
 // and invalidated. Nothing is lost, nothing else is sent, and no event is overtaken by a later one of its key. Afterwards a relay reads
 // the WAL again.
 func TestWALStorm(t *testing.T) {
 	t.Parallel()
 	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"max_slot_wal_keep_size": "2MB"}})
-	f := newCluster(t, devtest.PoolOn(t, server.DSN()), "log_storm").fixture
+	f := newCluster(t, devtest.PoolOn(t, server.DSN()), "wal_storm").fixture
 	f.aggregateTables()
 	broker := newDeliveries(t)
 	broker.dsn = server.DSN()

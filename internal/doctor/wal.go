@@ -10,7 +10,7 @@ import (
 // muchWAL is how much WAL a slot may keep, in bytes. A reader is seconds behind at most.
 const muchWAL = 1 << 30
 
-// wal reports problems of the slots that relays with RelayConfig.Source WAL or RelayConfig.Store Log read.
+// wal reports problems of the slots that relays with RelayConfig.Source WAL read.
 func (d *doctor) wal(ctx context.Context) error {
 	if !d.there["outbox"] {
 		return nil

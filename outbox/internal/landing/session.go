@@ -84,11 +84,11 @@ func (s *session) prepare(ctx context.Context) error {
 		if err == nil && !changed {
 			err = errTaken
 		}
-		moved := Position{Landed: to}
-		if to > 0 && marker.PartOf >= to {
-			moved.PartOf, moved.Part = marker.PartOf, marker.Part // as landing_mark.sql
+		if err != nil {
+			return err
 		}
-		marker.Position = moved
+		marked, err := s.store.Marker(ctx, s.database, s.system)
+		marker.Position = marked.Position
 		return err
 	}
 	if p.cut != "" {

@@ -26,7 +26,7 @@ func Parse(b []byte) (s Snapshot, err error) {
 	return s, nil
 }
 
-// Shows reports whether the snapshot shows a transaction that has committed. The log has only the lower half of its ID, which is less than
+// Shows reports whether the snapshot shows a transaction that has committed. The WAL has only the lower half of its ID, which is less than
 // 2^31 away from the snapshot's.
 func (s Snapshot) Shows(transaction uint32) bool {
 	id := s.Next + uint64(int64(int32(transaction-uint32(s.Next))))
