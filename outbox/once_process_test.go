@@ -36,6 +36,9 @@ func kafkaOf(ctx context.Context, option string, pool *pgxpool.Pool) (*kafka.Tra
 	option, rule, _ := strings.Cut(option, without)
 	brokers, noted, loses := strings.Cut(option, losing)
 	config := kafka.Config{Brokers: strings.Split(brokers, ","), DrainTimeout: 5 * time.Second}
+	if rule == "fence" { // no process ends what another has begun
+		config.Transaction.IDPrefix = fmt.Sprint("relay ", os.Getpid())
+	}
 	network := &lossyNet{}
 	if loses {
 		var err error
@@ -53,12 +56,15 @@ func kafkaOf(ctx context.Context, option string, pool *pgxpool.Pool) (*kafka.Tra
 	if err != nil || rule == "" {
 		return k, plain, err
 	}
-	leave, known := onceRules[rule]
-	if !known {
+	r, known := onceRules[rule]
+	switch {
+	case !known:
 		return nil, nil, fmt.Errorf("there is no rule %q", rule)
+	case r.leave == nil:
+		return k, plain, nil
 	}
 	return k, careless{plain.(transport.TransactionalPublisher), func(x transport.JointTransactions, shard int) transport.Transactions {
-		return leave(careful{x, pool, os.Getenv(relayProcess), shard})
+		return r.leave(careful{x, pool, os.Getenv(relayProcess), shard})
 	}}, nil
 }
 
@@ -113,11 +119,21 @@ type careful struct {
 	shard  int
 }
 
-// onceRules are the rules that a relay can leave out.
-var onceRules = map[string]func(careful) transport.Transactions{
-	"progress": func(c careful) transport.Transactions { return forgetful{c} },
-	"ids":      func(c careful) transport.Transactions { return numbered{c} },
-	"commit":   func(c careful) transport.Transactions { return hasty{c} },
+// onceRule is a rule that a relay can leave out.
+type onceRule struct {
+	leave func(careful) transport.Transactions // nil: kafkaOf does
+	harm  func(onceVerdict) bool               // what comes of it
+}
+
+func comesTwice(v onceVerdict) bool { return v.twice > 0 }
+
+func isLost(v onceVerdict) bool { return v.lost > 0 }
+
+var onceRules = map[string]onceRule{
+	"progress": {func(c careful) transport.Transactions { return forgetful{c} }, comesTwice},
+	"ids":      {func(c careful) transport.Transactions { return numbered{c} }, isLost},
+	"commit":   {func(c careful) transport.Transactions { return hasty{c} }, isLost},
+	"fence":    {nil, comesTwice},
 }
 
 // forgetful does not know what was published.
