@@ -356,7 +356,7 @@ func (f *onceFixture) report(began time.Time, v onceVerdict) {
 
 // console judges what Kafka's console consumer prints.
 func (f *onceFixture) console() onceVerdict {
-	reader := exec.CommandContext(f.t.Context(), "java", "-cp", filepath.Join(*onceConsole, "*"), "org.apache.kafka.tools.consumer.ConsoleConsumer",
+	reader := exec.CommandContext(f.t.Context(), "java", "-Dorg.apache.logging.log4j.level=OFF", "-cp", filepath.Join(*onceConsole, "*"), "org.apache.kafka.tools.consumer.ConsoleConsumer",
 		"--bootstrap-server", strings.Join(f.brokers, ","), "--topic", f.topic, "--from-beginning", "--isolation-level", "read_committed", "--timeout-ms", "20000",
 		"--property", "print.key=true", "--property", "print.partition=true", "--property", "print.offset=true", "--property", "key.separator=\t")
 	var records []onceRecord
