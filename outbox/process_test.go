@@ -36,7 +36,7 @@ const (
 	whileThereIs = "outage while there is " // and a file's name: an option
 	toKafka      = " to Kafka at "          // between a Delivery and brokers: an option; losing and without may follow
 	fromWAL      = "from the WAL"           // an option, which others may follow: the WAL wakes the relay, and no poll
-	lands        = "lands"                  // an option: it lands the events in the WAL
+	lands        = "lands "                 // an option, which others may follow, but not fromWAL: it lands the events in the WAL
 	troubledBy   = "troubled by files in "  // and a folder's name: an option
 )
 
@@ -47,6 +47,7 @@ type deliveries struct {
 	read *os.File
 	to   *os.File
 	dsn  string // of the relays' database; "": the one that tests share
+	log  lockedBuffer
 
 	mu    sync.Mutex
 	lines []delivery
@@ -103,13 +104,18 @@ func (d *deliveries) relay(schema, option string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), relayProcess+"="+schema, relayOption+"="+option, relayDSN+"="+dsn)
 	cmd.ExtraFiles = []*os.File{d.to, begins}
-	cmd.Stderr = d.t.Output()
+	cmd.Stderr = io.MultiWriter(d.t.Output(), &d.log)
 	err = cmd.Start()
 	begins.Close()
 	require.NoError(d.t, err)
 	_, err = io.Copy(io.Discard, begun) // until the process closes its end
 	require.NoError(d.t, err)
 	return cmd
+}
+
+// fallbacks counts how often the relay process has told that it cannot read the WAL.
+func (d *deliveries) fallbacks(process int) int {
+	return strings.Count(d.log.String(), fmt.Sprintf(`msg="the WAL cannot be read: reading rows meanwhile" process=%d `, process))
 }
 
 // kill ends a process without a chance for it to do anything.
@@ -174,6 +180,7 @@ func runRelayProcess() error {
 		return err
 	}
 	option, byWAL := strings.CutPrefix(os.Getenv(relayOption), fromWAL)
+	option, landing := strings.CutPrefix(option, lands)
 	outage, _ := strings.CutPrefix(option, whileThereIs)
 	var broker message.Publisher = pipe{os.NewFile(3, "deliveries"), outage}
 	inFlight, timeout := maxInFlight, 30*time.Second
@@ -202,14 +209,14 @@ func runRelayProcess() error {
 		source, poll = outbox.WAL, time.Hour
 	}
 	where := outbox.Rows
-	if option == lands {
+	if landing {
 		where = outbox.Log
 	}
 	relay, err := outbox.NewRelay(pool, broker, outbox.RelayConfig{
 		Delivery: delivery, Source: source, Store: where,
 		Schema: os.Getenv(relayProcess), LeaseTTL: 2 * time.Second, BatchSize: 50, MaxInFlight: inFlight, PollInterval: poll,
 		PublishTimeout: timeout,
-		Logger:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		Logger:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})).With("process", os.Getpid()),
 	})
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
@@ -19,7 +20,7 @@ func TestStormAllowsNoMoreRepeats(t *testing.T) {
 	for name, files := range map[string][]string{"as many as allowed": nil, "ten times as many": {"tenfold"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStorm(t, false, files...)
+			s := newStorm(t, outbox.Table, false, files...)
 			eventually(t, "the relays hold their shards", func() bool { return assert.ObjectsAreEqual([]int{8, 8}, s.holders()) })
 			enough := maxInFlight / 2
 			if files != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
@@ -35,6 +36,7 @@ var (
 // storm is a schedule of faults, with what they strike: two relay processes, the database, the broker, and writers.
 type storm struct {
 	*fixture
+	source   outbox.Source
 	broker   *deliveries
 	relays   [2]*supervised
 	long     bool
@@ -57,8 +59,13 @@ func topicOf(key, n int) string {
 	return stormTopics[key%len(stormTopics)]
 }
 
-func newStorm(t *testing.T, long bool, files ...string) *storm {
-	f := newFixture(t)
+func newStorm(t *testing.T, source outbox.Source, long bool, files ...string) *storm {
+	var f *fixture
+	if source == outbox.WAL {
+		f = logged(t)
+	} else {
+		f = newFixture(t)
+	}
 	f.pool = devtest.PoolOn(t, f.pool.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.MaxConns = 12 })
 	f.aggregateTables()
 	// A lease that a relay takes, and that nobody has given back before.
@@ -70,9 +77,10 @@ func newStorm(t *testing.T, long bool, files ...string) *storm {
 			execute function `+f.schema+`.note_takeover()`)
 	require.NoError(t, err)
 	s := &storm{
-		fixture: f, broker: newDeliveries(t), long: long,
+		fixture: f, source: source, broker: newDeliveries(t), long: long,
 		account: newAccount(), repeats: map[string]int{}, changes: map[int16]int{}, unused: map[int16]int{},
 	}
+	s.broker.dsn = f.pool.Config().ConnString()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for i := range s.relays {
@@ -95,8 +103,12 @@ type supervised struct {
 }
 
 func (s *storm) supervise(ctx context.Context, r *supervised) {
+	option := troubledBy + string(r.trouble)
+	if s.source == outbox.WAL {
+		option = fromWAL + option
+	}
 	for ctx.Err() == nil {
-		cmd := s.broker.relay(s.schema, troubledBy+string(r.trouble))
+		cmd := s.broker.relay(s.schema, option)
 		r.mu.Lock()
 		r.process = cmd.Process
 		r.mu.Unlock()
@@ -405,11 +417,20 @@ func (s *storm) takeovers() map[int16]int {
 
 // Two relay processes in a storm of faults, one to three at a time: nothing committed is lost, nothing else is sent, no event is
 // overtaken by a later one of its key, none is accused, and after each round everything gets on. The repeats are those that
-// the ends of leases allow: MaxInFlight for each. For ten minutes:
+// the ends of leases allow: MaxInFlight for each. A relay that loses the slot tells it. For ten minutes:
 //
 //	go test ./outbox -run 'TestStorm$' -count=1 -timeout 20m -storm 10m
 func TestStorm(t *testing.T) {
 	t.Parallel()
+	for _, source := range []outbox.Source{outbox.Table, outbox.WAL} {
+		t.Run(source.String(), func(t *testing.T) {
+			t.Parallel()
+			testStorm(t, source)
+		})
+	}
+}
+
+func testStorm(t *testing.T, source outbox.Source) {
 	lasts := *stormFor
 	if lasts == 0 {
 		lasts = time.Duration(devtest.Storm(40, 10)) * time.Second
@@ -418,8 +439,8 @@ func TestStorm(t *testing.T) {
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
-	t.Logf("the same faults again: go test ./outbox -run 'TestStorm$' -count=1 -timeout 20m -storm %v -storm-seed %d", lasts, seed)
-	s := newStorm(t, lasts > time.Minute)
+	t.Logf("the same faults again: go test ./outbox -run 'TestStorm$/^%v$' -count=1 -timeout 20m -storm %v -storm-seed %d", source, lasts, seed)
+	s := newStorm(t, source, lasts > time.Minute)
 	accused := s.accusations()
 	random := rand.New(rand.NewPCG(seed, 1))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -429,12 +450,16 @@ func TestStorm(t *testing.T) {
 	defer stop()
 
 	struck := map[string]int{}
+	all := faults
 	var deck []fault
+	if source == outbox.WAL {
+		all, deck = append(slices.Clone(faults), droppedSlot), []fault{droppedSlot}
+	}
 	for began := time.Now(); time.Since(began) < lasts && !t.Failed(); {
 		var chosen []fault
 		for range 1 + random.IntN(3) {
 			if len(deck) == 0 {
-				deck = slices.Clone(faults)
+				deck = slices.Clone(all)
 				random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 			}
 			if !slices.ContainsFunc(chosen, func(f fault) bool { return f.name == deck[0].name }) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os/exec"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -202,8 +201,8 @@ func TestWALIsLeftToARelayThatPublishes(t *testing.T) {
 }
 
 // Two relay processes read the WAL in turn while writers write: the one that reads is killed and stopped beyond its lease; the slot is dropped
-// and invalidated. Nothing is lost, nothing else is sent, and no event is overtaken by a later one of its key. Afterwards a relay reads
-// the WAL again.
+// and invalidated, and a relay tells that it reads rows. Nothing is lost, nothing else is sent, and no event is overtaken by a later one of its
+// key. Afterwards a relay reads the WAL again.
 func TestWALStorm(t *testing.T) {
 	t.Parallel()
 	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"max_slot_wal_keep_size": "2MB"}})
@@ -231,24 +230,17 @@ func TestWALStorm(t *testing.T) {
 		_, err := f.pool.Exec(t.Context(), sql, args...)
 		require.NoError(t, err)
 	}
-	// reads is which process reads the slot, and how it is called.
-	reads := func() (pid int, application string) {
-		_ = f.pool.QueryRow(t.Context(), `select a.pid, application_name from pg_replication_slots s join pg_stat_replication a on a.pid = s.active_pid
-			where slot_name = $1 and state = 'streaming'`, f.slot()).Scan(&pid, &application)
-		return pid, application
-	}
 	// leads waits until a relay reads the WAL for a while and events are published, and returns its place.
 	leads := func() (i int) {
 		n := len(broker.all())
 		eventually(t, "a relay reads the WAL", func() bool {
-			_, application := reads()
-			if len(broker.all()) < n+100 || application == "" {
+			_, reader, err := f.slotReader()
+			require.NoError(t, err)
+			if len(broker.all()) < n+100 {
 				return false
 			}
-			var name string
-			err := f.pool.QueryRow(t.Context(), `select name from `+f.schema+`.outbox_relay where 'millrace-relay-' || relay_id = $1 and expires_at > now()`, application).Scan(&name)
 			for at, r := range relays {
-				if err == nil && strings.Contains(name, strconv.Itoa(r.Process.Pid)) {
+				if r.Process.Pid == reader {
 					i = at
 					return true
 				}
@@ -268,15 +260,17 @@ func TestWALStorm(t *testing.T) {
 	eventually(t, "the standby takes over from one that is stopped", func() bool { return leads() == 1-i })
 	require.NoError(t, relays[i].Process.Signal(syscall.SIGCONT))
 
-	leads()
-	for dropped := false; !dropped; { // the relay reads it again at once
-		pid, _ := reads()
-		exec(`select pg_terminate_backend($1)`, pid)
-		_, err := f.pool.Exec(t.Context(), `select pg_drop_replication_slot($1)`, f.slot())
-		dropped = err == nil
+	tells := func(relay, told int) {
+		t.Helper()
+		eventually(t, "the relay tells that it reads rows", func() bool { return broker.fallbacks(relay) > told })
 	}
+	leads()
+	relay, told, err := f.dropSlot(broker)
+	require.NoError(t, err)
+	tells(relay, told)
 
 	i = leads()
+	told = broker.fallbacks(relays[i].Process.Pid)
 	require.NoError(t, relays[1-i].Process.Signal(syscall.SIGSTOP))
 	require.NoError(t, relays[i].Process.Signal(syscall.SIGSTOP))
 	eventually(t, "the slot is invalidated", func() bool {
@@ -290,6 +284,7 @@ func TestWALStorm(t *testing.T) {
 		require.NoError(t, r.Process.Signal(syscall.SIGCONT))
 	}
 	leads()
+	tells(relays[i].Process.Pid, told)
 
 	stop()
 	eventually(t, "the outbox is drained", func() bool { return f.rows() == 0 })
