@@ -7,17 +7,32 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/outbox"
 )
 
 // Sequences that were set back, as an import of data or a careless restore does, give out numbers below those that a
 // relay has read and published; it must not take them for old ones.
 func TestSequencesSetBack(t *testing.T) {
 	t.Parallel()
-	f := newCluster(t, devtest.Pool(t), devtest.Schema(t))
+	for _, source := range []outbox.Source{outbox.Table, outbox.WAL} {
+		t.Run(source.String(), func(t *testing.T) {
+			t.Parallel()
+			testSequencesSetBack(t, source)
+		})
+	}
+}
+
+func testSequencesSetBack(t *testing.T, source outbox.Source) {
+	var f *cluster
+	if source == outbox.WAL {
+		f = &cluster{logged(t)}
+	} else {
+		f = newCluster(t, devtest.Pool(t), devtest.Schema(t))
+	}
 	broker := newLedger()
-	f.relayOn(f.pool, broker)
+	f.relayFrom(source, f.pool, broker)
 	f.changes(1000)
-	eventually(t, "the relay is at work", func() bool { return f.rows() == 0 })
+	eventually(t, "the relay is at work", func() bool { return f.rows() == 0 && f.readsSlot(source) })
 	setBack := func() {
 		_, err := f.pool.Exec(t.Context(), `select setval(format('%I.%I', schemaname, sequencename)::regclass, 1, false)
 			from pg_sequences where schemaname = $1 and sequencename like 'outbox\_seq\_%'`, f.schema)
