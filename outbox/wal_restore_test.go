@@ -1,0 +1,134 @@
+package outbox_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/outbox/internal/store"
+)
+
+// A dump is restored over its schema while relay processes read the WAL. The slot then shows rows that do not exist, and their numbers are given
+// out again. Every row that exists is published. Afterwards no event is overtaken by a later one of its key. Where the restore makes another
+// table, the publication has none: a relay tells that and reads rows, and reads the WAL again when the publication was dropped.
+func TestWALOfARestoredSchema(t *testing.T) {
+	t.Parallel()
+	for name, another := range map[string]bool{"another table": true, "the same table": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testWALOfARestoredSchema(t, another)
+		})
+	}
+}
+
+func testWALOfARestoredSchema(t *testing.T, another bool) {
+	server := devtest.Postgres(t, devstack.ServerConfig{})
+	f := newCluster(t, devtest.PoolOn(t, server.DSN()), "restored")
+	broker, troubles, publication := newDeliveries(t), trouble(t.TempDir()), store.PublicationName(f.schema)
+	broker.dsn = server.DSN()
+	relays := []*exec.Cmd{broker.relay(f.schema, fromWAL+troubledBy+string(troubles)), broker.relay(f.schema, fromWAL+troubledBy+string(troubles))}
+	defer func() {
+		for _, r := range relays {
+			kill(r)
+		}
+	}()
+	all := func(s syscall.Signal) {
+		for _, r := range relays {
+			require.NoError(t, r.Process.Signal(s))
+		}
+	}
+	awaitReader := func() {
+		t.Helper()
+		eventually(t, "a relay reads the WAL", func() bool {
+			_, relay, err := f.slotReader()
+			return assert.NoError(t, err) && relay != 0
+		})
+	}
+	drained := func() {
+		t.Helper()
+		eventually(t, "the outbox is drained", func() bool { return f.rows() == 0 })
+	}
+
+	awaitReader()
+	f.writeSome(100)
+	drained()
+	require.NoError(t, troubles.begin(forbidden+topic))
+	order := f.writeSome(200)
+	dump := f.dumpToRestore(server, another)
+	require.NoError(t, troubles.end(forbidden+topic))
+	drained()
+	f.writeSome(300)
+	drained()
+	awaitReader()
+	all(syscall.SIGSTOP)
+	f.writeSome(100) // the slot has them, and no relay
+	before := len(broker.all())
+	restore := devtest.Tool(t, server, "psql", "--set=ON_ERROR_STOP=1", "--quiet", "--single-transaction", server.DSN())
+	restore.Stdin = strings.NewReader(dump)
+	output(t, restore)
+	f.pool.Reset()
+	order = append(order, f.writeSome(100)...)
+	all(syscall.SIGCONT)
+	order = append(order, f.writeSome(600)...)
+	drained()
+	if another {
+		eventually(t, "a relay tells why it reads rows", func() bool { return strings.Contains(broker.log.String(), `error="the publication `+publication) })
+		_, err := f.pool.Exec(t.Context(), `drop publication `+publication)
+		require.NoError(t, err)
+	}
+	awaitReader()
+	// The relay may still have taken rows for old ones, and found them later. So a key's order counts from here.
+	restored := len(broker.all())
+	last := f.writeSome(200)
+	drained()
+	lost, _ := judge(append(order, last...), broker.since(before))
+	assert.Empty(t, lost)
+	_, overtaken := judge(last, broker.since(restored))
+	assert.Zero(t, overtaken, "overtaken events")
+}
+
+// judge returns which of the events were not delivered, and how many first came behind a later one of their key. The events are in the order in
+// which those of each key were committed.
+func judge(events []string, delivered []delivery) (lost []string, overtaken int) {
+	place, highest, came := map[string]int{}, map[string]int{}, map[string]bool{}
+	for i, id := range events {
+		place[id] = i
+	}
+	for _, one := range delivered {
+		i, exists := place[one.payload]
+		if !exists || came[one.payload] {
+			continue
+		}
+		came[one.payload] = true
+		if i < highest[one.key] {
+			overtaken++
+		}
+		highest[one.key] = max(highest[one.key], i)
+	}
+	return slices.DeleteFunc(slices.Clone(events), func(id string) bool { return came[id] }), overtaken
+}
+
+// writeSome commits events at least, and returns their IDs in an order that is the commits' order for each key.
+func (f *cluster) writeSome(atLeast int) (ids []string) {
+	writing := f.write(4)
+	eventually(f.t, "writers write", func() bool { return writing.count() >= atLeast })
+	writing.end()
+	return writing.acked
+}
+
+// dumpToRestore returns the statements that bring the schema back to what it is now: with other tables, or in the same ones.
+func (f *cluster) dumpToRestore(server *devstack.Server, another bool) string {
+	if another {
+		return `drop schema ` + f.schema + ` cascade;` + string(output(f.t, devtest.Tool(f.t, server, "pg_dump", "--schema="+f.schema, server.DSN())))
+	}
+	var tables string
+	require.NoError(f.t, f.pool.QueryRow(f.t.Context(), `select string_agg(format('%I.%I', schemaname, tablename), ', ') from pg_tables where schemaname = $1`, f.schema).Scan(&tables))
+	return `truncate ` + tables + `;` + string(output(f.t, devtest.Tool(f.t, server, "pg_dump", "--data-only", "--schema="+f.schema, server.DSN())))
+}
