@@ -22,17 +22,19 @@ func TestEachEventIsPublishedOnce(t *testing.T) {
 	})
 }
 
-// TestNoEventIsLostByARestore: of the database, of its sequence alone, or of the progress. Events may be published again.
+// TestNoEventIsLostByARestore: the database is set back, or its sequence alone, or the progress is lost, or an older one is back. Events may be
+// published again.
 func TestNoEventIsLostByARestore(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		rnd := rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "seed"), 0))
 		require.Empty(r, run(rnd.IntN, 1500, breaks{}, histories{
-			restore: rapid.Bool().Draw(r, "restore"), sequence: rapid.Bool().Draw(r, "sequence"), lost: rapid.Bool().Draw(r, "lost"),
+			restore: rapid.Bool().Draw(r, "restore"), sequence: rapid.Bool().Draw(r, "sequence"),
+			lost: rapid.Bool().Draw(r, "lost"), behind: rapid.Bool().Draw(r, "behind"),
 		}))
 	})
 }
 
-// TestWhatEachRuleIsFor: without it, an event is published twice or lost.
+// TestWhatEachRuleIsFor: without it, or without the newest progress, an event is published twice or lost.
 func TestWhatEachRuleIsFor(t *testing.T) {
 	for name, control := range map[string]struct {
 		breaks
@@ -53,6 +55,8 @@ func TestWhatEachRuleIsFor(t *testing.T) {
 		"deletes are not durable":                                 {breaks: breaks{asyncDelete: true}},
 		"rows are looked for before the shard is taken":           {breaks: breaks{lookFirst: true}},
 		"a delete of an earlier lease counts":                     {breaks: breaks{rules: func(r *rules) { r.same = func(_, _ *step.Row) bool { return true } }}},
+		"the progress is lost":                                    {breaks{strict: true}, histories{lost: true}},
+		"the progress is behind":                                  {breaks{strict: true}, histories{behind: true}},
 		"events leave the progress although their rows are there": {breaks: breaks{rules: func(r *rules) { r.stays = func(bool) bool { return false } }}},
 	} {
 		t.Run(name, func(t *testing.T) {

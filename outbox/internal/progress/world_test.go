@@ -41,7 +41,7 @@ type world struct {
 }
 
 // histories are what operators and disasters do.
-type histories struct{ restore, sequence, lost bool }
+type histories struct{ restore, sequence, lost, behind bool }
 
 // breaks are ways to get the protocol wrong, outside of the package's rules.
 type breaks struct {
@@ -55,6 +55,7 @@ type breaks struct {
 	lookFirst   bool // the rows are looked for before the shard is taken
 	dropOnSend  bool // an event leaves the progress when its delete is sent
 	asyncDelete bool // a crash of the server brings back what was deleted
+	strict      bool // no disaster excuses that an event is published twice
 }
 
 type event struct {
@@ -114,7 +115,7 @@ func (w *world) end(state int) {
 		return
 	}
 	for _, e := range t.events {
-		if w.commits[e.id]++; w.commits[e.id] > 1 && !w.loose {
+		if w.commits[e.id]++; w.commits[e.id] > 1 && (!w.loose || w.strict) {
 			w.fail("event %s is published twice", e.id)
 		}
 	}
@@ -251,6 +252,26 @@ func (w *world) disaster() {
 	case w.history.lost && w.chance(4):
 		w.loose = true
 		w.log = slices.DeleteFunc(w.log, func(r record) bool { return r.event == nil && r.of != w.open && r.of != w.ending })
+	case w.history.behind && w.chance(4):
+		w.fallBack()
+	}
+}
+
+// fallBack drops the newest committed records of the progress, and leaves an older one. The election of a leader that has missed them does so.
+func (w *world) fallBack() {
+	var of []int
+	for i, r := range w.log {
+		if r.progress != nil && r.of != nil && r.of.state == committed && r.of != w.ending {
+			of = append(of, i)
+		}
+	}
+	if len(of) < 2 {
+		return
+	}
+	w.loose = true
+	newer := of[1+w.intn(len(of)-1):]
+	for _, i := range slices.Backward(newer) {
+		w.log = slices.Delete(w.log, i, i+1)
 	}
 }
 
