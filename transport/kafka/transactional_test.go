@@ -198,48 +198,6 @@ func TestTransactionsNeedTheirPartitions(t *testing.T) {
 	require.ErrorContains(t, err, "--partitions 16")
 }
 
-// TestNoteTellsWhatCommitted: when the answer to a request is lost, the note that the next holder finds is that of the messages that
-// readers get, and what was left open is never read.
-func TestNoteTellsWhatCommitted(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		kind kmsg.Key
-		what fate
-	}{
-		"killed before it produces":      {kmsg.Produce, killProcess},
-		"the answer to Produce is lost":  {kmsg.Produce, loseAnswer},
-		"killed before EndTxn":           {kmsg.EndTxn, killProcess},
-		"EndTxn is lost":                 {kmsg.EndTxn, loseRequest},
-		"the answer to EndTxn is lost":   {kmsg.EndTxn, loseAnswer},
-		"the connection to EndTxn stays": {kmsg.EndTxn, delayAnswer},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, func(t *testing.T, brokers []string) {
-				topic := devtest.Topic(t)
-				ready(t, brokers, topic)
-				config := kafka.Config{Brokers: brokers}
-				faulty := config
-				faulty.Dial = newFaultNet(nth(c.kind, 2, c.what)).dial
-				first := transactions(t, faulty, topic, 0)
-				require.Empty(t, take(t, first))
-				require.NoError(t, commit(t, first, topic, "before", "before"))
-				require.ErrorIs(t, commit(t, first, topic, "doubt", "doubt"), transport.ErrUnavailable)
-				second := transactions(t, config, topic, 0)
-				note := take(t, second)
-				require.NoError(t, commit(t, second, topic, "after", "after"))
-				want := []string{"ready", "before", "after"}
-				if note == "doubt" {
-					want = []string{"ready", "before", "doubt", "after"}
-				} else {
-					require.Equal(t, "before", note)
-				}
-				require.Equal(t, want, copyingOf(t, brokers).read(t, topic))
-			})
-		})
-	}
-}
-
 // TestRefusedNoteIsNoEventsFault: the brokers refuse the note, which is no event's fault. Such events became dead.
 func TestRefusedNoteIsNoEventsFault(t *testing.T) {
 	t.Parallel()
