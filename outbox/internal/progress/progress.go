@@ -65,7 +65,8 @@ type Shard struct {
 	rows   map[ID]*step.Row
 }
 
-// New returns the progress of a shard that is not taken yet. It has at most limit events.
+// New returns the progress of a shard that is not taken yet. It has at most limit events. Where published rows fill it that come behind all rows of
+// a batch, one row of the batch exceeds the limit: the shard would stand still.
 func New(limit int) *Shard {
 	return &Shard{limit: limit, rows: map[ID]*step.Row{}, rules: rules{
 		id:      func(r *step.Row) ID { return IDOf(r.Seq, r.EventID) },
@@ -152,18 +153,29 @@ func (b *Batch) Next() Step {
 			b.sending = append(b.sending, i)
 		}
 	}
+	room := s.limit - len(s.rows)
 	switch {
 	case len(b.sending) == 0:
 		b.done = true
 		return Done{b.results}
-	case len(s.rows)+len(b.sending) <= s.limit:
+	case len(b.sending) <= room:
 		return b.send()
 	case !b.pruned: // rows that others have deleted leave the progress
 		b.pruned, s.open = true, false
 		return Take{}
+	case room <= 0 && len(b.sending) == len(b.rows): // the published rows stand behind the batch, and are deleted after it
+		room = 1
 	}
-	b.end(ErrFull)
-	return Done{b.results}
+	room = max(room, 0)
+	for _, i := range b.sending[room:] {
+		b.results[i] = ErrFull
+	}
+	b.sending = b.sending[:room]
+	if room == 0 {
+		b.done = true
+		return Done{b.results}
+	}
+	return b.send()
 }
 
 // unsure lists what has to be looked for.

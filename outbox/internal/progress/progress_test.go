@@ -96,6 +96,51 @@ func TestRowThatWasReadBeforeItsRelayLookedIsLookedFor(t *testing.T) {
 	assert.Equal(t, Done{[]error{nil}}, b.Next())
 }
 
+// Published rows that fill the progress stand behind all rows of the batch, as after two relays that were killed and a restore. One row goes beyond the
+// limit. While it waits for its delete no other does.
+func TestFullProgressDoesNotStopTheShard(t *testing.T) {
+	t.Parallel()
+	at := func(n int64) time.Time { return time.Unix(0, n) }
+	first, second := &step.Row{Seq: 1, EventID: "first", Read: at(9)}, &step.Row{Seq: 2, EventID: "second", Read: at(9)}
+	published := []ID{IDOf(8, "a"), IDOf(9, "b")}
+	s := New(len(published))
+	looks := func(b *Batch, progress []ID) {
+		for n := range 2 { // once more because it is full
+			if n > 0 || !s.open {
+				require.Equal(t, Take{}, b.Next())
+				b.Taken(at(1), progress, nil)
+			}
+			if s.looked {
+				continue
+			}
+			look, ok := b.Next().(Look)
+			require.True(t, ok)
+			require.ElementsMatch(t, progress, look.IDs)
+			b.Looked(at(2), look.IDs, look.IDs, nil)
+		}
+	}
+	b := s.Begin([]*step.Row{first, second})
+	looks(b, published)
+	send, ok := b.Next().(Send)
+	require.True(t, ok)
+	require.Equal(t, []*step.Row{first}, send.Rows)
+	more := append(slices.Clone(published), IDOf(1, "first"))
+	require.ElementsMatch(t, more, send.Progress)
+	b.Sent([]error{nil})
+	require.Equal(t, Done{[]error{nil, ErrFull}}, b.Next())
+
+	b = s.Begin([]*step.Row{first, second})
+	looks(b, more)
+	require.Equal(t, Done{[]error{nil, ErrFull}}, b.Next())
+
+	s.Deleted(first)
+	b = s.Begin([]*step.Row{second})
+	looks(b, published)
+	send, ok = b.Next().(Send)
+	require.True(t, ok)
+	require.Equal(t, []*step.Row{second}, send.Rows)
+}
+
 func TestEncoding(t *testing.T) {
 	t.Parallel()
 	want := []ID{IDOf(1, "a"), IDOf(1<<40, "b"), IDOf(-1, "")}
