@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/internal/entry"
+	"github.com/millrace-go/millrace/pgtx"
 )
 
 // A message that is no event, or whose row the table refuses, is a dead event. It holds up nothing.
@@ -116,6 +117,37 @@ func TestLandingReportsALostSlot(t *testing.T) {
 			assert.Equal(t, 1, cuts, "it is told once")
 		})
 	}
+}
+
+// A relay that loses its slot makes no other one while the server may remove the slot's WAL. So publishers are refused, and no more events are lost.
+func TestLandingMakesNoSlotThatIsNotSafe(t *testing.T) {
+	t.Parallel()
+	l, broker := newLanded(t, devtest.PoolOn(t, devtest.Postgres(t, devstack.ServerConfig{}).DSN())), newLedger()
+	l.publisher = l.intoTheLog()
+	publish := func() error {
+		return pgtx.Run(t.Context(), l.pool, func(ctx context.Context, _ pgx.Tx) error {
+			return l.publisher.Publish(topic, newMessage(ctx, "k", "1"))
+		})
+	}
+	relay, stop := l.relay(l.pool, broker)
+	defer stop()
+	leads(t, relay)
+	l.exec(`alter system set max_slot_wal_keep_size = '1GB'`, `select pg_reload_conf()`)
+	eventually(t, "the slot is dropped", func() bool {
+		l.exec(`select pg_terminate_backend(active_pid, 10000) from pg_replication_slots where active`)
+		_, err := l.pool.Exec(t.Context(), `select pg_drop_replication_slot(slot_name) from pg_replication_slots`)
+		return err == nil
+	})
+	eventually(t, "the relay says why it makes no slot", func() bool {
+		return strings.Contains(l.log.String(), "cannot land events") && strings.Contains(l.log.String(), "max_slot_wal_keep_size")
+	})
+	require.ErrorIs(t, publish(), outbox.ErrNoLog)
+	assert.EqualValues(t, 1, outbox.LandingStatus(relay).Cuts)
+	l.exec(`alter system reset max_slot_wal_keep_size`, `select pg_reload_conf()`)
+	leads(t, relay)
+	require.NoError(t, publish())
+	eventually(t, "it is published", func() bool { return broker.count() == 1 })
+	assert.EqualValues(t, 1, outbox.LandingStatus(relay).Cuts)
 }
 
 // Somebody advances the slot to a place before the end of a transaction of which a part is landed. That part is not landed again.

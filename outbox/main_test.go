@@ -114,5 +114,5 @@ func (f *fixture) run(r *outbox.Relay) (stop func()) {
 
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, time.Minute, 20*time.Millisecond, what)
+	require.Eventually(t, condition, 2*time.Minute, 20*time.Millisecond, what)
 }

@@ -46,12 +46,11 @@ func (d *Delivery) UnmarshalText(word []byte) error {
 	return enum.Read(d, word, AtLeastOnce, Transactional)
 }
 
-// maxTransactionalInFlight keeps a shard's progress below transport.MaxNote. Each transaction carries the progress as its note, and
-// the progress holds up to twice this many event IDs.
+// maxTransactionalInFlight keeps a shard's progress below transport.MaxNote. Each transaction carries the progress as its note.
 const maxTransactionalInFlight = 20_000
 
-// progressLimit is how many event IDs a shard's progress may hold: the events in flight, and as many whose deletes are not confirmed.
-func progressLimit(inFlight int) int { return 2 * inFlight }
+// fullProgress is at how many event IDs a shard's progress is pruned: the events in flight, and as many whose deletes are not confirmed.
+func fullProgress(inFlight int) int { return 2 * inFlight }
 
 // once publishes in transactions of the broker. Package progress makes the decisions, and once carries them out.
 type once struct {
@@ -96,7 +95,7 @@ func newOnce(ctx context.Context, r *Relay) (*once, error) {
 
 // begin returns the shard's state for a new lease.
 func (o *once) begin(number int16) *onceShard {
-	s := &onceShard{number: number, progress: progress.New(progressLimit(o.relay.cfg.MaxInFlight)), transactions: o.publisher.Transactions(o.name, int(number))}
+	s := &onceShard{number: number, progress: progress.New(fullProgress(o.relay.cfg.MaxInFlight), progress.Fit(transport.MaxNote)), transactions: o.publisher.Transactions(o.name, int(number))}
 	_, joint := s.transactions.(transport.JointTransactions)
 	s.line = turn.NewLine[onceWish, []error](func(first, other onceWish) bool {
 		return joint && !first.Noted && !other.Noted // an event that the crash guard has marked is sent alone

@@ -112,8 +112,10 @@ func (f *onceFixture) heldUp() onceNotes {
 	require.Eventually(f.t, func() bool { return len(f.published(f.notes())) == f.rows() }, patience, 500*time.Millisecond, "all events are published")
 	kill(relay)
 	// A delete that still waits for the lock would go on after it.
-	_, err = f.pool.Exec(ctx, `select pg_terminate_backend(pid, 10000) from pg_stat_activity where application_name = $1`, f.schema)
-	require.NoError(f.t, err)
+	eventually(f.t, "the relay's connections have ended", func() (all bool) {
+		err := f.pool.QueryRow(ctx, `select coalesce(bool_and(pg_terminate_backend(pid, 10000)), true) from pg_stat_activity where application_name = $1`, f.schema).Scan(&all)
+		return assert.NoError(f.t, err) && all
+	})
 	require.NoError(f.t, lock.Rollback(ctx))
 	return f.notes()
 }

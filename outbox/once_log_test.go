@@ -4,6 +4,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework/devstack"
@@ -38,8 +39,8 @@ func testPublishedOnceFromTheLog(t *testing.T, source outbox.Source) {
 	f.sentTable()
 	relays := []*exec.Cmd{f.relay(outbox.Transactional), f.relay(outbox.Transactional)}
 	eventually(t, "there is a slot", func() (exists bool) {
-		require.NoError(t, l.pool.QueryRow(t.Context(), `select exists (select from landing.outbox_landing where landed is not null)`).Scan(&exists))
-		return exists
+		err := l.pool.QueryRow(t.Context(), `select exists (select from landing.outbox_landing where landed is not null)`).Scan(&exists)
+		return assert.NoError(t, err) && exists
 	})
 	const each = 150
 	for i := range devtest.Storm(24, 3) {

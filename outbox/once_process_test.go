@@ -37,7 +37,7 @@ func kafkaOf(ctx context.Context, option string, pool *pgxpool.Pool) (*kafka.Tra
 	brokers, noted, loses := strings.Cut(option, losing)
 	config := kafka.Config{Brokers: strings.Split(brokers, ","), DrainTimeout: 5 * time.Second}
 	if rule == "fence" { // no process ends what another has begun
-		config.Transaction.IDPrefix = fmt.Sprint("relay ", os.Getpid())
+		config.Transaction.IDPrefix = fmt.Sprintf("relay-%d", os.Getpid())
 	}
 	network := &lossyNet{}
 	if loses {

@@ -417,7 +417,7 @@ func (s *storm) takeovers() map[int16]int {
 
 // Two relay processes in a storm of faults, one to three at a time: nothing committed is lost, nothing else is sent, no event is
 // overtaken by a later one of its key, none is accused, and after each round everything gets on. The repeats are those that
-// the ends of leases allow: MaxInFlight for each. A relay that loses the slot tells it. For ten minutes:
+// the ends of leases allow: MaxInFlight for each. A relay that loses the slot tells that it reads rows. For ten minutes:
 //
 //	go test ./outbox -run 'TestStorm$' -count=1 -timeout 20m -storm 10m
 func TestStorm(t *testing.T) {

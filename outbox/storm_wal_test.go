@@ -22,7 +22,7 @@ func (f *fixture) slotReader() (backend, relay int, err error) {
 	return backend, relay, err
 }
 
-// dropSlot drops the slot of a relay process that reads it. It returns the process, and how often that had told before that it cannot read the WAL.
+// dropSlot drops the slot of a relay process that reads it. It returns the process, and how often that one had told before then that it reads rows.
 func (f *fixture) dropSlot(broker *deliveries) (relay, told int, err error) {
 	ctx := context.Background()
 	for began := time.Now(); time.Since(began) < longEnough; <-time.After(5 * time.Millisecond) {
@@ -44,7 +44,7 @@ func (f *fixture) dropSlot(broker *deliveries) (relay, told int, err error) {
 	return 0, 0, errors.New("no relay reads the WAL")
 }
 
-// droppedSlot takes the slot from the relay that reads it. The relay tells it, unless it ends or leaves the WAL to the other one.
+// droppedSlot takes the slot from the relay that reads it. The relay tells that it reads rows, unless it ends or leaves the WAL to the other one.
 var droppedSlot = fault{name: "dropped slot", strike: func(s *storm, _ *supervised, _ *rand.Rand) error {
 	reader, told, err := s.dropSlot(s.broker)
 	if err != nil {
@@ -53,6 +53,6 @@ var droppedSlot = fault{name: "dropped slot", strike: func(s *storm, _ *supervis
 	assert.Eventually(s.t, func() bool {
 		_, relay, err := s.slotReader()
 		return s.broker.fallbacks(reader) > told || assert.NoError(s.t, err) && relay != 0 && relay != reader
-	}, longEnough, 20*time.Millisecond, "the relay tells that it has lost the slot")
+	}, longEnough, 20*time.Millisecond, "the relay tells that it reads rows")
 	return nil
 }}

@@ -189,7 +189,7 @@ func planFor(s slot, known, restarted bool, landed uint64) (p plan) {
 		}
 	case s.lost:
 		p.drop, p.create = true, true
-		if was || !known {
+		if was || !known || s.confirmed > 0 { // 0: no publisher has used it
 			p.cut = "the server has invalidated the slot"
 		}
 	case s.confirmed == 0:

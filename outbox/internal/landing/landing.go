@@ -96,7 +96,7 @@ func (l *Landing) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if state.Exists && !state.Lost { // it may have events: land them; runSession logs the error
+	if state.Exists && !state.Lost && state.Fits && !state.Temporary && state.Confirmed > 0 { // it may have events: land them; runSession logs the error
 		settings.Unsafe = nil
 	}
 	if err := errors.Join(settings.Unsafe, l.store.Ready(ctx)); err != nil {
@@ -224,8 +224,6 @@ func (l *Landing) runSession(ctx context.Context) error {
 		return err
 	case settings.Standby:
 		return errStandby
-	case settings.Unsafe != nil: // landing is the best that can be done
-		l.logger.ErrorContext(ctx, "the server may remove WAL with events that are not landed", "error", settings.Unsafe)
 	}
 	if err := l.store.Ready(ctx); err != nil {
 		return err
@@ -239,7 +237,7 @@ func (l *Landing) runSession(ctx context.Context) error {
 	}
 	defer end(ctx, database)
 	s := &session{Landing: l, stream: stream, database: database, more: make(chan struct{}, 1), room: make(chan struct{}, 1)}
-	if err := s.prepare(ctx); err != nil {
+	if err := s.prepare(ctx, settings.Unsafe); err != nil {
 		return err
 	}
 	return s.run(ctx)

@@ -50,8 +50,9 @@ func signal(to chan struct{}) {
 	}
 }
 
-// prepare makes sure that the slot can be read and that the marker matches it.
-func (s *session) prepare(ctx context.Context) error {
+// prepare makes sure that the slot can be read and that the marker matches it. It creates no slot whose WAL the server may remove, and unsafe
+// says why it may.
+func (s *session) prepare(ctx context.Context, unsafe error) error {
 	identity, err := pglogrepl.IdentifySystem(ctx, s.stream)
 	if err != nil {
 		return err
@@ -112,6 +113,9 @@ func (s *session) prepare(ctx context.Context) error {
 		}
 	}
 	if p.create {
+		if unsafe != nil { // publishers are refused
+			return unsafe
+		}
 		if p.cut == "" { // publishers wait until the slot is there for good
 			if err := mark(0, ""); err != nil {
 				return err
@@ -130,6 +134,9 @@ func (s *session) prepare(ctx context.Context) error {
 		if err := mark(state.Confirmed, ""); err != nil {
 			return err
 		}
+	}
+	if unsafe != nil { // landing is the best that can be done
+		s.logger.ErrorContext(ctx, "the server may remove WAL with events that are not landed", "error", unsafe)
 	}
 	s.core = newCore(marker.Position, state.Confirmed, state.Flushed)
 	return nil

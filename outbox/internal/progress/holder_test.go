@@ -32,7 +32,7 @@ type row struct {
 var errUnknown = errors.New("the answer is lost")
 
 func (w *world) hold() {
-	h := &holder{shard: New(6), held: map[step.Identity]*row{}}
+	h := &holder{shard: New(6, 18), held: map[step.Identity]*row{}}
 	if w.rules != nil {
 		w.rules(&h.shard.rules)
 	}
@@ -133,6 +133,9 @@ func (w *world) look(ids []ID) (found []ID) {
 }
 
 func (w *world) send(h *holder, b *Batch, s Send) {
+	if len(s.Progress) > h.shard.most {
+		w.fail("the progress has %d events", len(s.Progress))
+	}
 	events := make([]record, len(s.Rows))
 	for i, r := range s.Rows {
 		events[i] = record{event: h.held[step.Identity{Seq: r.Seq, EventID: r.EventID}].event}

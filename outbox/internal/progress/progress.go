@@ -56,7 +56,8 @@ type rules struct {
 
 // Shard is the progress of a shard for the time of one lease. One goroutine uses it at a time.
 type Shard struct {
-	limit int
+	full  int // the progress is pruned before it has more events
+	most  int // it never has more
 	rules rules
 
 	open   bool      // nobody has taken the shard since this relay did, as far as it knows
@@ -65,10 +66,10 @@ type Shard struct {
 	rows   map[ID]*step.Row
 }
 
-// New returns the progress of a shard that is not taken yet. It has at most limit events. Where published rows fill it that come behind all rows of
-// a batch, one row of the batch exceeds the limit: the shard would stand still.
-func New(limit int) *Shard {
-	return &Shard{limit: limit, rows: map[ID]*step.Row{}, rules: rules{
+// New returns the progress of a shard that is not taken yet. Before the progress has more than full events, it is pruned. It never has more than
+// most.
+func New(full, most int) *Shard {
+	return &Shard{full: full, most: most, rows: map[ID]*step.Row{}, rules: rules{
 		id:      func(r *step.Row) ID { return IDOf(r.Seq, r.EventID) },
 		stale:   func(r *step.Row, sure time.Time) bool { return !r.Read.After(sure) },
 		unknown: func(err error) bool { return err != nil },
@@ -153,26 +154,27 @@ func (b *Batch) Next() Step {
 			b.sending = append(b.sending, i)
 		}
 	}
-	room := s.limit - len(s.rows)
-	switch {
+	switch size := len(s.rows) + len(b.sending); {
 	case len(b.sending) == 0:
 		b.done = true
 		return Done{b.results}
-	case len(b.sending) <= room:
+	case size <= min(s.full, s.most):
 		return b.send()
 	case !b.pruned: // rows that others have deleted leave the progress
 		b.pruned, s.open = true, false
 		return Take{}
-	case room <= 0 && len(b.sending) == len(b.rows): // the published rows stand behind the batch, and are deleted after it
-		room = 1
 	}
-	room = max(room, 0)
-	for _, i := range b.sending[room:] {
-		b.results[i] = ErrFull
+	// The shard goes on: rows that are not published may come before the published ones, and these are deleted in their turn.
+	s.full = max(s.full, 2*len(s.rows)) // for the next prune
+	room := max(s.most-len(s.rows), 0)
+	if len(b.sending) > room {
+		for _, i := range b.sending[room:] {
+			b.results[i] = ErrFull
+		}
+		b.sending = b.sending[:room]
 	}
-	b.sending = b.sending[:room]
 	if room == 0 {
-		b.done = true
+		b.done, s.open = true, false
 		return Done{b.results}
 	}
 	return b.send()
@@ -292,6 +294,9 @@ const (
 	idSize  = 8 + 16
 	version = 1
 )
+
+// Fit is how many events the progress may have, so that Encode returns at most size bytes.
+func Fit(size int) int { return (size - 1) / idSize }
 
 // Encode writes a progress.
 func Encode(ids []ID) []byte {

@@ -79,7 +79,7 @@ func TestRowThatWasReadBeforeItsRelayLookedIsLookedFor(t *testing.T) {
 	at := func(n int64) time.Time { return time.Unix(0, n) }
 	gone, other := &step.Row{Seq: 1, EventID: "gone", Read: at(2)}, &step.Row{Seq: 2, EventID: "other", Read: at(2)}
 	ids := []ID{IDOf(1, "gone"), IDOf(2, "other")}
-	s := New(10)
+	s := New(10, 10)
 	b := s.Begin([]*step.Row{other})
 	require.Equal(t, Take{}, b.Next())
 	b.Taken(at(1), ids[:1], nil)
@@ -96,49 +96,55 @@ func TestRowThatWasReadBeforeItsRelayLookedIsLookedFor(t *testing.T) {
 	assert.Equal(t, Done{[]error{nil}}, b.Next())
 }
 
-// Published rows that fill the progress stand behind all rows of the batch, as after two relays that were killed and a restore. One row goes beyond the
-// limit. While it waits for its delete no other does.
+// After killed relays and a restore, published rows may fill the progress and come after all rows of the batch. The shard goes on until the progress
+// has as many events as it may have.
 func TestFullProgressDoesNotStopTheShard(t *testing.T) {
 	t.Parallel()
 	at := func(n int64) time.Time { return time.Unix(0, n) }
-	first, second := &step.Row{Seq: 1, EventID: "first", Read: at(9)}, &step.Row{Seq: 2, EventID: "second", Read: at(9)}
-	published := []ID{IDOf(8, "a"), IDOf(9, "b")}
-	s := New(len(published))
-	looks := func(b *Batch, progress []ID) {
-		for n := range 2 { // once more because it is full
-			if n > 0 || !s.open {
-				require.Equal(t, Take{}, b.Next())
-				b.Taken(at(1), progress, nil)
-			}
-			if s.looked {
-				continue
-			}
-			look, ok := b.Next().(Look)
-			require.True(t, ok)
-			require.ElementsMatch(t, progress, look.IDs)
-			b.Looked(at(2), look.IDs, look.IDs, nil)
-		}
+	var rows []*step.Row
+	for n := range int64(4) {
+		rows = append(rows, &step.Row{Seq: n, EventID: "new", Read: at(9)})
 	}
-	b := s.Begin([]*step.Row{first, second})
-	looks(b, published)
-	send, ok := b.Next().(Send)
-	require.True(t, ok)
-	require.Equal(t, []*step.Row{first}, send.Rows)
-	more := append(slices.Clone(published), IDOf(1, "first"))
-	require.ElementsMatch(t, more, send.Progress)
-	b.Sent([]error{nil})
-	require.Equal(t, Done{[]error{nil, ErrFull}}, b.Next())
+	known := []ID{IDOf(8, "published"), IDOf(9, "published")}
+	s := New(len(known), 5)
+	prune := func(b *Batch) {
+		t.Helper()
+		require.Equal(t, Take{}, b.Next())
+		b.Taken(at(1), known, nil)
+		look, ok := b.Next().(Look)
+		require.True(t, ok)
+		require.ElementsMatch(t, known, look.IDs)
+		b.Looked(at(2), look.IDs, look.IDs, nil)
+	}
+	sends := func(b *Batch, sent ...*step.Row) {
+		t.Helper()
+		send, ok := b.Next().(Send)
+		require.True(t, ok)
+		require.Equal(t, sent, send.Rows)
+		known = send.Progress
+		b.Sent(make([]error, len(sent)))
+	}
+	b := s.Begin(rows[:1])
+	prune(b)
+	prune(b)
+	sends(b, rows[0])
+	b = s.Begin(rows[1:2]) // far below the next prune
+	sends(b, rows[1])
+	require.Len(t, known, 4)
 
-	b = s.Begin([]*step.Row{first, second})
-	looks(b, more)
+	b = s.Begin(rows[2:])
+	prune(b)
+	sends(b, rows[2])
 	require.Equal(t, Done{[]error{nil, ErrFull}}, b.Next())
+	b = s.Begin(rows[3:])
+	prune(b)
+	require.Equal(t, Done{[]error{ErrFull}}, b.Next())
 
-	s.Deleted(first)
-	b = s.Begin([]*step.Row{second})
-	looks(b, published)
-	send, ok = b.Next().(Send)
-	require.True(t, ok)
-	require.Equal(t, []*step.Row{second}, send.Rows)
+	s.Deleted(rows[0])
+	known = slices.DeleteFunc(known, func(id ID) bool { return id == IDOf(0, "new") })
+	b = s.Begin(rows[3:])
+	prune(b)
+	sends(b, rows[3])
 }
 
 func TestEncoding(t *testing.T) {
@@ -152,6 +158,7 @@ func TestEncoding(t *testing.T) {
 	assert.Empty(t, got)
 	_, err = Decode([]byte{2})
 	require.ErrorContains(t, err, "use the version of Millrace that has written it")
+	assert.Len(t, Encode(make([]ID, Fit(1000))), 1+24*41)
 	_, err = Decode(Encode(want)[:30])
 	require.Error(t, err)
 	assert.Len(t, slices.Collect(maps.Keys(map[ID]bool{IDOf(1, "a"): true, IDOf(1, "b"): true, IDOf(2, "a"): true})), 3)

@@ -296,6 +296,7 @@ func (s *Stream) prepare(ctx context.Context, conn *pgconn.PgConn) error {
 	if err := s.store.CreatePublication(ctx); err != nil {
 		return err
 	}
+	s.logger.InfoContext(ctx, "creating the replication slot: this waits for running transactions, and the relay reads rows meanwhile", "slot", s.store.Slot)
 	if err := s.store.Create(ctx, conn); err != nil {
 		return fmt.Errorf("create the slot: %w", err)
 	}

@@ -6,8 +6,8 @@
 with slot as materialized (
     select exists (
         select from pg_get_replication_slots() s
-        where s.slot_name = btrim('{schema}', '"') || '_log_' || s.datoid and s.plugin = 'pgoutput'
-          and s.datoid::text = split_part(pg_relation_filepath('pg_catalog.pg_class'), '/', -2)
+        where s.slot_name = btrim('{schema}', '"') || '_log_' || s.datoid::text and s.plugin = 'pgoutput'
+          and s.datoid::text = split_part(pg_relation_filepath('pg_catalog.pg_class'::regclass), '/', -2)
           and not s.temporary and s.confirmed_flush_lsn is not null and s.wal_status <> 'lost'
     ) as keeps
 )

@@ -1,7 +1,7 @@
--- Moves the marker of server $1 and slot $2 from position $3 to $4; 0/0 clears the position. A transaction that ends behind $4, and of which a part
--- is landed, stays known. A non-empty reason $5 records a cut: the WAL
--- from $3 to $4 is lost, or up to the start of the next slot if $4 is 0/0. If an earlier cut is not cleared yet, the two become one. A
--- marker of another server or database is overwritten. Changes nothing if another relay has moved the marker. Locks the row.
+-- Moves the marker of server $1 and slot $2 from position $3 to $4; 0/0 clears the position. A transaction that ends behind $4, and of which
+-- a part is landed, stays known. A non-empty reason $5 records a cut: the WAL from $3 to $4 is lost, or up to the start of the next slot if $4
+-- is 0/0. If an earlier cut is not cleared yet, the two become one. A marker of another server or database is overwritten. Changes nothing if
+-- another relay has moved the marker. Locks the row.
 insert into {schema}.outbox_landing as m (system, database, server, slot, landed)
 select $1::text, oid, pg_postmaster_start_time(), $2::text, nullif($4::pg_lsn, '0/0') from pg_database where datname = current_database()
 on conflict (one) do update set
