@@ -24,8 +24,10 @@ import (
 )
 
 const (
-	losing  = " losing answers that are noted in " // and a file: an option, after brokers
-	without = " without "                          // and a rule: an option, at the end
+	losing   = " losing answers that are noted in "               // and a file: an option, after brokers
+	held     = " whose transactions are held back by what is in " // and a folder: an option, after brokers
+	without  = " without "                                        // and a rule: an option, at the end
+	unfenced = "fence"                                            // a rule: a relay ends what others have begun
 )
 
 // lossOneIn is of how many answers one is lost.
@@ -34,9 +36,10 @@ const lossOneIn = 50
 // kafkaOf connects a relay process to the brokers of an option.
 func kafkaOf(ctx context.Context, option string, pool *pgxpool.Pool) (*kafka.Transport, message.Publisher, error) {
 	option, rule, _ := strings.Cut(option, without)
+	option, folder, _ := strings.Cut(option, held)
 	brokers, noted, loses := strings.Cut(option, losing)
 	config := kafka.Config{Brokers: strings.Split(brokers, ","), DrainTimeout: 5 * time.Second}
-	if rule == "fence" { // no process ends what another has begun
+	if rule == unfenced {
 		config.Transaction.IDPrefix = fmt.Sprintf("relay-%d", os.Getpid())
 	}
 	network := &lossyNet{}
@@ -53,15 +56,15 @@ func kafkaOf(ctx context.Context, option string, pool *pgxpool.Pool) (*kafka.Tra
 	}
 	network.loses.Store(loses)
 	plain, err := k.PlainPublisher()
-	if err != nil || rule == "" {
+	if err != nil || folder == "" && (rule == "" || rule == unfenced) {
 		return k, plain, err
 	}
 	r, known := onceRules[rule]
 	switch {
+	case folder != "":
+		r.leave = func(c careful) transport.Transactions { return heldBack{c, hold(folder)} }
 	case !known:
 		return nil, nil, fmt.Errorf("there is no rule %q", rule)
-	case r.leave == nil:
-		return k, plain, nil
 	}
 	return k, careless{plain.(transport.TransactionalPublisher), func(x transport.JointTransactions, shard int) transport.Transactions {
 		return r.leave(careful{x, pool, os.Getenv(relayProcess), shard})
@@ -121,8 +124,8 @@ type careful struct {
 
 // onceRule is a rule that a relay can leave out.
 type onceRule struct {
-	leave func(careful) transport.Transactions // nil: kafkaOf does
-	harm  func(onceVerdict) bool               // what comes of it
+	leave func(careful) transport.Transactions
+	harm  func(onceVerdict) bool // what comes of it
 }
 
 func comesTwice(v onceVerdict) bool { return v.twice > 0 }
@@ -133,7 +136,6 @@ var onceRules = map[string]onceRule{
 	"progress": {func(c careful) transport.Transactions { return forgetful{c} }, comesTwice},
 	"ids":      {func(c careful) transport.Transactions { return numbered{c} }, isLost},
 	"commit":   {func(c careful) transport.Transactions { return hasty{c} }, isLost},
-	"fence":    {nil, comesTwice},
 }
 
 // forgetful does not know what was published.

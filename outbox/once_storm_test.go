@@ -28,7 +28,7 @@ import (
 var (
 	onceEvents = flag.Int("once", 0, "how many events TestPublishedOnce publishes at least, by four relays, on three brokers and a PostgreSQL server of its own, which are attacked too; "+
 		"0: about two thousand, by two relays on servers that tests share")
-	onceWithout = flag.String("once-without", "", "a rule that the relays of TestPublishedOnce -once leave out: progress, ids, commit or fence. The test then passes if the rule's lack does harm: events are lost without ids and commit, and come twice without the others")
+	onceWithout = flag.String("once-without", "", "a rule that the relays of TestPublishedOnce -once leave out: progress, ids or commit. The test then passes if that does harm: events come twice without progress, and are lost without the others")
 	onceConsole = flag.String("once-console", "", "a folder with the jars of org.apache.kafka:kafka-tools and of what that needs: Kafka's console consumer reads the topic too")
 )
 

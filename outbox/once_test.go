@@ -53,10 +53,13 @@ func (f *onceFixture) sentTable() {
 	require.NoError(f.t, err)
 }
 
-func (f *onceFixture) relay(d outbox.Delivery) *exec.Cmd {
+func (f *onceFixture) relay(d outbox.Delivery) *exec.Cmd { return f.start(f.option(d)) }
+
+// option is that of a relay process.
+func (f *onceFixture) option(d outbox.Delivery) string {
 	how, err := d.MarshalText()
 	require.NoError(f.t, err)
-	return f.start(f.source + string(how) + toKafka + strings.Join(f.brokers, ","))
+	return f.source + string(how) + toKafka + strings.Join(f.brokers, ",")
 }
 
 func (f *onceFixture) start(option string) *exec.Cmd {
