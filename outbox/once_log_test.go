@@ -43,7 +43,7 @@ func testPublishedOnceFromTheLog(t *testing.T, source outbox.Source) {
 		return assert.NoError(t, err) && exists
 	})
 	const each = 150
-	for i := range devtest.Storm(24, 3) {
+	for i := range devtest.Storm(9, 3) {
 		f.add(each)
 		if i%3 > 0 { // else nothing of it is landed yet
 			l.landed(f.sent)
