@@ -271,24 +271,6 @@ func TestEventsInTheWALAreRefusedWithoutASlot(t *testing.T) {
 	accepted()
 }
 
-// A database in a tablespace has its files elsewhere, and the publisher finds its slot all the same.
-func TestEventsInTheWALOfADatabaseInATablespace(t *testing.T) {
-	t.Parallel()
-	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"allow_in_place_tablespaces": "on"}})
-	first := devtest.PoolOn(t, server.DSN())
-	for _, s := range []string{`create tablespace elsewhere location ''`, `create database moved tablespace elsewhere`} {
-		_, err := first.Exec(t.Context(), s)
-		require.NoError(t, err)
-	}
-	f := newCluster(t, devtest.PoolOn(t, server.DSN(), func(cfg *pgxpool.Config) { cfg.ConnConfig.Database = "moved" }), "unread")
-	f.publisher = f.intoTheLog()
-	_, err := f.change(t.Context(), f.pool, "k", false)
-	require.ErrorIs(t, err, outbox.ErrNoLog)
-	f.createLogSlot()
-	_, err = f.change(t.Context(), f.pool, "k", false)
-	require.NoError(t, err)
-}
-
 // A transaction sends no more statements and makes no more round trips than with rows.
 func TestEventsInTheWALCostNoRoundTrip(t *testing.T) {
 	t.Parallel()

@@ -1,13 +1,11 @@
 -- Writes events into the WAL, in the order of the array: one transactional logical message each, and no row. Fails the transaction unless a
 -- usable replication slot keeps the messages: the cast to pg_lsn fails, and writer.Hint recognizes its text. A slot whose
 -- confirmed_flush_lsn is null is still being created and may miss running transactions, so it does not count. The slot's name is built
--- here, because a call of outbox_landing_slot() costs more. So does the view pg_replication_slots, which joins pg_database: this database's
--- OID is the last folder of the path of its files. No locks.
+-- here, because a call of outbox_landing_slot() costs more. No locks.
 with slot as materialized (
     select exists (
-        select from pg_get_replication_slots() s
-        where s.slot_name = btrim('{schema}', '"') || '_log_' || s.datoid::text and s.plugin = 'pgoutput'
-          and s.datoid::text = split_part(pg_relation_filepath('pg_catalog.pg_class'::regclass), '/', -2)
+        select from pg_replication_slots s
+        where s.slot_name = btrim('{schema}', '"') || '_log_' || s.datoid and s.plugin = 'pgoutput' and s.database = current_database()
           and not s.temporary and s.confirmed_flush_lsn is not null and s.wal_status <> 'lost'
     ) as keeps
 )
