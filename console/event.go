@@ -49,7 +49,7 @@ func (q *request) event() error {
 		}
 		if err != nil {
 			p.Failure = format.Error(err)
-			if !errors.Is(err, explain.ErrNoTables) {
+			if !errors.Is(err, explain.ErrNoTables) && !errors.Is(err, explain.ErrNotOne) {
 				status = http.StatusServiceUnavailable // an open page keeps what it shows
 			}
 			break

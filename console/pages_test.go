@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -173,6 +174,9 @@ func TestEvent(t *testing.T) {
 	assert.Contains(t, text(page), "claim shop/book dead It failed as often as claim.max_attempts allows.")
 	assert.Contains(t, text(page), "millrace dead replay --consumer shop/book --schema "+s.schema+" e1")
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=0198c0de")), "It waits to be published.", "a short ID will do")
+	assert.Contains(t, text(s.get(http.StatusOK, "/event?id="+url.QueryEscape("00000000…0000"))), "no known event has a short ID like 00000000…0000")
+	s.pending("order.placed", "0198c0de-98e0-7b44-8d21-000000000000")
+	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=0198c0de-98e0")), "the event ID 0198c0de-98e0 is ambiguous; it can mean:")
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=e2")), "parcel.packed")
 }
 

@@ -89,7 +89,7 @@ func wholeID(ctx context.Context, pool *pgxpool.Pool, schema, text string, patie
 	case len(alike) == 1:
 		return alike[0], nil
 	case len(alike) == 0 && !short.Either:
-		return "", fmt.Errorf(`no known event has a short ID like %s: run "millrace dead list" or "millrace outbox list" to see which there are; with -o json they print whole IDs`, text)
+		return "", notOne(fmt.Sprintf(`no known event has a short ID like %s: run "millrace dead list" or "millrace outbox list" to see which there are; with -o json they print whole IDs`, text))
 	case len(alike) == 0:
 		return text, nil
 	}
@@ -97,8 +97,16 @@ func wholeID(ctx context.Context, pool *pgxpool.Pool, schema, text string, patie
 	if len(alike) > maxAlike {
 		alike, more = alike[:maxAlike], "\n  and more"
 	}
-	return "", fmt.Errorf("the event ID %s is ambiguous; it can mean:\n  %s%s", text, strings.Join(alike, "\n  "), more)
+	return "", notOne(fmt.Sprintf("the event ID %s is ambiguous; it can mean:\n  %s%s", text, strings.Join(alike, "\n  "), more))
 }
+
+// ErrNotOne means that a part of an ID is in the ID of no event, or of several. The error says which.
+var ErrNotOne = errors.New("not one event")
+
+type notOne string
+
+func (e notOne) Error() string        { return string(e) }
+func (e notOne) Is(target error) bool { return target == ErrNotOne }
 
 // alikeAt runs the query of a place within the time patience; 0 means no limit.
 func alikeAt(ctx context.Context, pool *pgxpool.Pool, query string, patience time.Duration, args ...any) (found []string, err error) {
