@@ -82,10 +82,7 @@ func TestLandingStorm(t *testing.T) {
 			kill(r)
 		}
 	}()
-	eventually(t, "there is a slot", func() (exists bool) {
-		require.NoError(t, l.pool.QueryRow(ctx, `select exists (select from landing.outbox_landing where landed is not null)`).Scan(&exists))
-		return exists
-	})
+	l.awaitSlot()
 	stop := l.emitOn()
 	defer stop()
 	published := func(more int) {

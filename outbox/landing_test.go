@@ -73,6 +73,15 @@ func leads(t testing.TB, r *outbox.Relay) {
 	eventually(t, "the relay lands", func() bool { return outbox.LandingStatus(r).Leads })
 }
 
+// awaitSlot waits until a relay has made a slot and recorded where it begins.
+func (l *landed) awaitSlot() {
+	l.t.Helper()
+	eventually(l.t, "there is a slot", func() (exists bool) {
+		err := l.pool.QueryRow(context.Background(), `select exists (select from landing.outbox_landing where landed is not null)`).Scan(&exists)
+		return assert.NoError(l.t, err) && exists
+	})
+}
+
 // emit puts an event into the WAL, with a change of the same ID, in a transaction.
 func (l *landed) emit(ctx context.Context, tx pgx.Tx, key, id string) error {
 	content := entry.Entry{ID: id, Topic: topic, Key: key, Headers: []byte("{}"), Payload: []byte(id)}.Encode()

@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"testing"
@@ -34,31 +33,9 @@ func (f *onceFixture) kafka(options ...kgo.Opt) *kgo.Client {
 
 // notes returns the newest committed note of each shard.
 func (f *onceFixture) notes() onceNotes {
-	topic := f.noteTopic()
-	client := f.kafka(kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.KeepControlRecords())
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
-	defer cancel()
-	ends, err := kadm.NewClient(client).ListCommittedOffsets(ctx, topic)
-	require.NoError(f.t, err)
-	left, notes := map[int32]bool{}, onceNotes{}
-	ends.Each(func(end kadm.ListedOffset) { left[end.Partition] = end.Err == nil && end.Offset > 0 })
-	for p, more := range left {
-		if !more {
-			delete(left, p)
-		}
-	}
-	for len(left) > 0 {
-		fetches := client.PollFetches(ctx)
-		require.NoError(f.t, ctx.Err(), "partitions %v are not at their ends", left)
-		fetches.EachRecord(func(r *kgo.Record) {
-			if end, ok := ends.Lookup(topic, r.Partition); ok && r.Offset+1 >= end.Offset {
-				delete(left, r.Partition)
-			}
-			if !r.Attrs.IsControl() {
-				notes[string(r.Key)] = r.Value
-			}
-		})
+	notes := onceNotes{}
+	for _, r := range f.records(f.noteTopic(), (*kadm.Client).ListCommittedOffsets) {
+		notes[string(r.Key)] = r.Value
 	}
 	return notes
 }

@@ -4,7 +4,6 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework/devstack"
@@ -38,10 +37,7 @@ func testPublishedOnceFromTheLog(t *testing.T, source outbox.Source) {
 	f.publisher = f.intoTheLog()
 	f.sentTable()
 	relays := []*exec.Cmd{f.relay(outbox.Transactional), f.relay(outbox.Transactional)}
-	eventually(t, "there is a slot", func() (exists bool) {
-		err := l.pool.QueryRow(t.Context(), `select exists (select from landing.outbox_landing where landed is not null)`).Scan(&exists)
-		return assert.NoError(t, err) && exists
-	})
+	l.awaitSlot()
 	const each = 150
 	for i := range devtest.Storm(9, 3) {
 		f.add(each)

@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
@@ -61,8 +60,7 @@ func newOnceAlone(t *testing.T) *onceFixture {
 	}
 	f.pipes.dsn = alone.postgres.DSN()
 	f.sentTable()
-	client, err := kgo.NewClient(kgo.SeedBrokers(f.brokers...))
-	require.NoError(t, err)
+	client := f.kafka()
 	t.Cleanup(client.Close)
 	alone.admin = kadm.NewClient(client)
 	bounced := make(chan struct{})

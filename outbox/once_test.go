@@ -134,21 +134,30 @@ func (f *onceFixture) judge(records []onceRecord) (v onceVerdict) {
 // read judges what a reader of committed records gets. It is franz-go's, so it shares no code with relays. No row may be left.
 func (f *onceFixture) read() onceVerdict {
 	f.t.Helper()
-	reader, err := kgo.NewClient(kgo.SeedBrokers(f.brokers...), kgo.ConsumeTopics(f.topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.KeepControlRecords())
-	require.NoError(f.t, err)
+	var records []onceRecord
+	for _, r := range f.records(f.topic, (*kadm.Client).ListEndOffsets) {
+		records = append(records, onceRecord{string(r.Key), string(r.Value), fmt.Sprintf("offset %d of partition %d, producer %d, epoch %d, written %s",
+			r.Offset, r.Partition, r.ProducerID, r.ProducerEpoch, r.Timestamp)})
+	}
+	return f.judge(records)
+}
+
+// records reads the committed records of a topic up to the ends that its partitions have now. Those of ListEndOffsets lie behind open transactions:
+// records waits until these have ended.
+func (f *onceFixture) records(topic string, ends func(*kadm.Client, context.Context, ...string) (kadm.ListedOffsets, error)) (records []*kgo.Record) {
+	f.t.Helper()
+	reader := f.kafka(kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.KeepControlRecords())
 	defer reader.Close()
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
-	ends, err := kadm.NewClient(reader).ListEndOffsets(ctx, f.topic)
+	found, err := ends(kadm.NewClient(reader), ctx, topic)
 	require.NoError(f.t, err)
 	left, next := map[int32]int64{}, map[int32]int64{}
-	ends.Each(func(end kadm.ListedOffset) {
+	found.Each(func(end kadm.ListedOffset) {
 		if end.Offset > 0 {
 			left[end.Partition] = end.Offset
 		}
 	})
-	var records []onceRecord
 	for len(left) > 0 {
 		fetches := reader.PollFetches(ctx)
 		require.NoError(f.t, ctx.Err(), "partitions %v are not at their ends: a transaction is open", left)
@@ -161,12 +170,11 @@ func (f *onceFixture) read() onceVerdict {
 				delete(left, r.Partition)
 			}
 			if !r.Attrs.IsControl() {
-				records = append(records, onceRecord{string(r.Key), string(r.Value), fmt.Sprintf("offset %d of partition %d, producer %d, epoch %d, written %s",
-					r.Offset, r.Partition, r.ProducerID, r.ProducerEpoch, r.Timestamp)})
+				records = append(records, r)
 			}
 		})
 	}
-	return f.judge(records)
+	return records
 }
 
 // TestPublishedTwiceWithoutProgress is the control: relays that publish at least once do so in the same trouble.
