@@ -1,5 +1,5 @@
 # The targets are the stages of .ci/run, which has the commands: "make lint" is ".ci/run lint".
-stages := $(shell .ci/run -l)
+stages := $(shell .ci/run -l) storms
 .PHONY: help all $(stages)
 
 help:

@@ -95,6 +95,7 @@ func TestEditInABrowser(t *testing.T) {
 
 	b.open("/dead/event?id=e1&consumer=shop/book")
 	b.press("Edit …")
+	b.until(`location.pathname.endsWith("/dead/edit")`) // the page before has a "Show it", too
 	b.press("Show it")
 	b.fill("payload", strings.ReplaceAll("{\n  'email': 'grace@example.com',\n  'n': 12345678901234567890\n}", "'", `"`))
 	b.press("Show what changes")
