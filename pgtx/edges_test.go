@@ -143,3 +143,31 @@ func TestSessionThatBecameReadOnlyLeavesThePool(t *testing.T) {
 	}
 	assert.Equal(t, first, second, "a connection without such a setting stays")
 }
+
+// A setting of the session outlives its transaction. On the pooled connection it would apply to the next one, which may be another tenant's.
+func TestSessionWithAnotherSettingLeavesThePool(t *testing.T) {
+	t.Parallel()
+	pool := devtest.PoolOn(t, devtest.Pool(t).Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	for sql, stays := range map[string]bool{
+		`set search_path = tenant_b`:                                      false,
+		`select set_config('search_path', 'tenant_b', false)`:             false,
+		`set local search_path = tenant_b`:                                true,
+		`select set_config('search_path', 'tenant_b', true)`:              true,
+		`begin; set search_path = tenant_b`:                               false,
+		`do $$ begin perform 1; end $$; set session search_path = tenant`: false,
+	} {
+		var before, after uint32
+		require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+			before = tx.Conn().PgConn().PID()
+			_, err := tx.Exec(ctx, sql)
+			return err
+		}), sql)
+		var path string
+		require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+			after = tx.Conn().PgConn().PID()
+			return tx.QueryRow(ctx, `show search_path`).Scan(&path)
+		}), sql)
+		assert.NotContains(t, path, "tenant", sql)
+		assert.Equal(t, stays, before == after, sql)
+	}
+}

@@ -3,6 +3,7 @@ package pgtx
 import (
 	"cmp"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -27,8 +28,11 @@ func (u *unit) Leaves() string {
 	return ""
 }
 
-// note records in each open savepoint the first statement that leaves something behind.
+// note records in each open savepoint the first statement that leaves something behind, and whether a statement changes the session.
 func (t *transaction) note(statements ...string) {
+	if slices.ContainsFunc(statements, outlives) {
+		t.session.Store(true)
+	}
 	if !t.noting {
 		return
 	}
@@ -42,6 +46,25 @@ func (t *transaction) note(statements ...string) {
 		}
 		t.mu.Unlock()
 	}
+}
+
+// localConfig matches the end of a call of set_config whose change ends with the transaction.
+var localConfig = regexp.MustCompile(`(?i),\s*(?:is_local\s*(?:=>|:=)\s*)?'?t(?:rue)?'?\s*\)`)
+
+// outlives reports whether a statement of the text may change a setting of the session for later transactions. Whether a parameter of
+// set_config is true is not known, so it may be false.
+func outlives(sql string) bool {
+	for statement := range statements(sql) {
+		if word, rest := firstWord(statement); word == "set" {
+			if word, _ := nextWord(rest); word != "local" && word != "constraints" && word != "transaction" {
+				return true
+			}
+		}
+	}
+	if !mentions(sql, "set_config", "_") {
+		return false
+	}
+	return strings.Count(strings.ToLower(sql), "set_config") > len(localConfig.FindAllStringIndex(sql, -1))
 }
 
 var intoTemp = regexp.MustCompile(`(?i)\binto\s+(?:local\s+|global\s+)?temp(?:orary)?\s`)

@@ -18,3 +18,16 @@ func TestLeaves(t *testing.T) {
 		assert.Equal(t, want, leaves(sql), sql)
 	}
 }
+
+func TestOutlives(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]bool{
+		"set search_path = x": true, "SET ROLE x": true, "select 1; set session statement_timeout = 1": true, "set /* x */ time zone 'UTC'": true,
+		"set local search_path = x": false, "set constraints all deferred": false, "set transaction read only": false, "reset all": false, "select 'set x'": false,
+		"select set_config('a.b', $1, false)": true, "select set_config('a.b', $1, $2)": true, "select set_config('a.b', 'c', true)": false,
+		"select set_config('a.b', $1, is_local => true)": false, "select set_config('a.b', 'c', 't')": false, "update a set b = 1": false, "": false,
+		"select set_config('a.b', 'c', true), set_config('a.c', 'd', false)": true, "select Set_Config('a.b', 'c', true), set_config('a.c', 'd', TRUE )": false,
+	} {
+		assert.Equal(t, want, outlives(sql), sql)
+	}
+}

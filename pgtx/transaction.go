@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -42,8 +43,9 @@ type transaction struct {
 	begun   bool
 	aborted bool // the server refused the first statement before it executed BEGIN: nothing more may be sent
 	ended   bool
-	healed  bool  // a statement failed in a savepoint that was rolled back
-	lost    error // an error of Conn, which cannot return one: commit returns it
+	healed  bool        // a statement failed in a savepoint that was rolled back
+	session atomic.Bool // a statement may have changed a setting of the session
+	lost    error       // an error of Conn, which cannot return one: commit returns it
 
 	mu         sync.Mutex // callers that publish from several goroutines, which is a mistake, must not corrupt the fields below
 	after      []func()
@@ -68,7 +70,7 @@ func open(ctx context.Context, db DB, isolation pgx.TxIsoLevel) (*transaction, e
 		if err != nil {
 			return nil, err
 		}
-		t.conn, t.q, t.release = c.Conn(), c.Conn(), releaseUnchanged(c)
+		t.conn, t.q, t.release = c.Conn(), c.Conn(), t.releaseUnchanged(c)
 	case *pgx.Conn:
 		t.conn, t.q = db, db
 	default:
@@ -81,13 +83,13 @@ func open(ctx context.Context, db DB, isolation pgx.TxIsoLevel) (*transaction, e
 	return t, nil
 }
 
-// releaseUnchanged returns a function that gives the connection back to its pool. If the transaction has made the session
-// read-only, the function closes the connection: in the pool it would make later transactions fail.
-func releaseUnchanged(c *pgxpool.Conn) func() {
-	const setting = "default_transaction_read_only" // the server reports changes of this setting
+// releaseUnchanged returns a function that gives the connection back to its pool. If the transaction may have changed a setting of the
+// session, such as search_path, the function closes the connection: in the pool the setting would apply to the transactions of others.
+func (t *transaction) releaseUnchanged(c *pgxpool.Conn) func() {
+	const setting = "default_transaction_read_only" // the server reports changes of it, also those that a function makes
 	before := c.Conn().PgConn().ParameterStatus(setting)
 	return func() {
-		if c.Conn().PgConn().ParameterStatus(setting) != before {
+		if t.session.Load() || c.Conn().PgConn().ParameterStatus(setting) != before {
 			_ = c.Conn().Close(context.Background()) // the pool makes another one
 		}
 		c.Release()
