@@ -1,12 +1,15 @@
 package kafka_test
 
 import (
+	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/transport"
@@ -114,4 +117,34 @@ func TestNewestInANewTopicOfAPattern(t *testing.T) {
 	require.NoError(t, p.Publish("orders.b", newMessage("", "b")))
 	require.Equal(t, "b", string(next(t, orders).Payload))
 	require.Empty(t, bills)
+}
+
+// TestNewestBesideAProcessThatBeginsTheGroup: two processes subscribe at once. What is published after the first Subscribe has returned is
+// delivered, although the second process has begun to look for the group's beginning before, and looks at the ends afterwards.
+func TestNewestBesideAProcessThatBeginsTheGroup(t *testing.T) {
+	t.Parallel()
+	cluster := fake(t, kfake.SeedTopics(1, "orders"))
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...))
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	publish := func(text string) {
+		require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: "orders", Value: []byte(text)}).FirstErr())
+	}
+	publish("before")
+	var first sync.Once
+	cluster.ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
+		first.Do(func() {
+			cluster.SleepControl(func() { // the first process
+				begins := kadm.Offsets{}
+				begins.AddOffset("orders", 0, 1, -1)
+				assert.NoError(t, kadm.NewClient(client).CommitAllOffsets(t.Context(), "c", begins))
+				publish("later")
+			})
+		})
+		return nil, nil, false
+	})
+	config := newest()
+	config.Brokers = cluster.ListenAddrs()
+	_, messages := subscribe(t, connect(t, config), "orders", transport.SubscriberConfig{Consumer: "c"})
+	require.Equal(t, "later", string(next(t, messages).Payload))
 }

@@ -136,23 +136,31 @@ func NewEnds(client sarama.Client, group string, topics []string) (Offsets, erro
 			return nil, fmt.Errorf("look up topic %s: %w", topic, err)
 		}
 	}
-	committed, err := groupPositions(client, group, partitions)
-	if err != nil {
-		return nil, err
-	}
-	for _, known := range committed {
-		if len(known) > 0 {
-			return nil, nil
+	isNew := func() (bool, error) {
+		committed, err := groupPositions(client, group, partitions)
+		for _, known := range committed {
+			if len(known) > 0 {
+				return false, nil
+			}
 		}
+		return err == nil, err
+	}
+	if yes, err := isNew(); !yes {
+		return nil, err
 	}
 	ends := Offsets{}
 	for topic, numbers := range partitions {
 		ends[topic] = map[int32]int64{}
 		for _, partition := range numbers {
+			var err error
 			if ends[topic][partition], err = StableEnd(client, topic, partition); err != nil {
 				return nil, fmt.Errorf("look up the end of %s, partition %d: %w", topic, partition, err)
 			}
 		}
+	}
+	// Another process may have begun the group meanwhile, so that messages were published for it before these ends.
+	if yes, err := isNew(); !yes {
+		return nil, err
 	}
 	return ends, nil
 }
