@@ -45,9 +45,10 @@ type Config struct {
 
 	// Retention is how long outcomes are kept, in whole UTC days. It must be longer than the broker may redeliver: after it, a
 	// redelivered event repeats its effect. An effect in doubt is kept until it is settled. If the claim's tables are in the same
-	// schema, an outcome that a dead letter needs is kept until the dead letter is settled. Services on one schema share the days. The
-	// longest retention counts among those that have called Run. One that has stopped counts for its own retention and a day. 24 h or
-	// more. Default: 720 h (30 days).
+	// schema, an outcome is also kept while the event that first called for it is a failed one. So make an effect's key of its event's
+	// ID: another event that only got the outcome keeps nothing. Services on one schema share the days. The longest retention counts
+	// among those that have called Run. One that has stopped counts for its own retention and a day. 24 h or more. Default: 720 h (30
+	// days).
 	Retention time.Duration
 
 	// Logger logs doubts, conflicts and settled effects. Default: slog.Default().

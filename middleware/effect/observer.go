@@ -31,7 +31,11 @@ func newObserver(provider metric.MeterProvider) (*observer, error) {
 		metric.WithDescription("Effects in doubt that the provider's answer settled, by outcome: done, not_done."))
 	o.conflicts, errs[3] = m.Int64Counter("millrace.effect.conflicts", metric.WithUnit("{effect}"),
 		metric.WithDescription("Calls that succeeded after another one for the key had begun: probably two effects."))
-	return o, errors.Join(errs[:]...)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	o.conflicts.Add(context.Background(), 0) // an alert sees the first conflict as an increase
+	return o, nil
 }
 
 func outcomeAttribute(state string) metric.MeasurementOption {

@@ -137,7 +137,7 @@ func TestRunAndGrants(t *testing.T) {
 		effect.Reconcile(func(context.Context, effect.Intent) (effect.Outcome, error) { return effect.WasDone(nil), nil })))
 	assert.Equal(t, 1, f.named("another doubt", errOops))
 	assert.Equal(t, map[string]float64{
-		"millrace.effect.calls": 5, "millrace.effect.replayed": 2, "millrace.effect.reconciled": 1,
+		"millrace.effect.calls": 5, "millrace.effect.replayed": 2, "millrace.effect.reconciled": 1, "millrace.effect.conflicts": 0,
 		"millrace.effect.in_doubt": 1, "millrace.effect.in_doubt.oldest.age": 1,
 	}, figures(t, reader))
 	stop()
