@@ -19,9 +19,10 @@ type Delivery interface {
 	// that cannot be decoded. The message goes to the consumer's dead-letter topic at once, with the cause, and the later messages
 	// of its key continue. If the consumer's configuration has no dead-letter topic, the topic is DeadLetterTopic, which is created
 	// like any other. A message that cannot be sent there is redelivered. Under a claim it becomes a dead letter of the claim.
+	// Reject(nil) takes an earlier Reject back.
 	Reject(cause error)
 
-	// Rejected returns the cause of the latest Reject, or nil if Reject was not called.
+	// Rejected returns the cause of the latest Reject, or nil if there was none.
 	Rejected() error
 
 	// Handled reports that the handler is done and that the ack will follow once the result is durable. An ordered lane may then

@@ -13,9 +13,11 @@ type Rejection struct{ cause atomic.Pointer[error] }
 
 // Reject implements Delivery.
 func (r *Rejection) Reject(cause error) {
-	if cause != nil {
-		r.cause.Store(&cause)
+	if cause == nil {
+		r.cause.Store(nil)
+		return
 	}
+	r.cause.Store(&cause)
 }
 
 // Rejected implements Delivery.

@@ -66,7 +66,9 @@ func (c *Claim) attempt(ctx context.Context, key Key, fn func(ctx context.Contex
 	if c.modes.flusher == nil || !r.Settled() {
 		return r
 	}
-	transport.DeliveryFrom(ctx).Handled()
+	if !c.cfg.Ordered && !grouped(ctx) { // a crash of the server may undo this event, and the next one of its key must not have run before it
+		transport.DeliveryFrom(ctx).Handled()
+	}
 	if err := c.modes.flusher.Durable(context.WithoutCancel(ctx), store.Key(key)); err != nil {
 		return batch.Result{Err: fmt.Errorf("make the claim durable: %w", err)} // not a failure of the event itself
 	}

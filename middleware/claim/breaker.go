@@ -26,7 +26,8 @@ import (
 // Each process has its own breakers. During a pause an event that arrives is nacked, and no attempt is counted. After the pause one event
 // is tried. If it fails too, the next pause is twice as long. The first success ends the pause. Failures during a pause count no attempt, so
 // an outage costs each process fewer attempts than Failures. Of these attempts only the first can make a dead letter, if it was the last
-// attempt of its event.
+// attempt of its event. So where nothing else arrives, some events that always fail look like an outage, and stay paused until another
+// event of the consumer succeeds, or until somebody discards them.
 //
 // A push subscription of Pub/Sub can hold an event only for part of its ack deadline. If the event waits longer, Pub/Sub delivers it again
 // and counts that delivery. With a dead-letter policy (pubsub.DeadLetter) an outage then makes dead letters of events that no handler has

@@ -43,6 +43,8 @@ func (c *Claim) OnGroupEvent(params cqrs.EventGroupProcessorOnHandleParams) erro
 		return err
 	}
 	original := params.Message.Context()
+	params.Message.SetContext(context.WithValue(original, groupKey{}, true))
+	defer params.Message.SetContext(original)
 	if from := redelivery.From(original); from != nil {
 		consumer := c.consumer(name)
 		if from.Event != nil && from.Consumer != consumer {
@@ -51,11 +53,15 @@ func (c *Claim) OnGroupEvent(params cqrs.EventGroupProcessorOnHandleParams) erro
 		for from.Inner != nil && from.Consumer != consumer {
 			from = from.Inner
 		}
-		params.Message.SetContext(redelivery.With(original, from))
-		defer params.Message.SetContext(original)
+		params.Message.SetContext(redelivery.With(params.Message.Context(), from))
 	}
 	return c.onHandle(params.Message, name, params.Handler.Handle, params.Event)
 }
+
+type groupKey struct{}
+
+// grouped reports whether other handlers of the message may follow, those of a group of Watermill's CQRS.
+func grouped(ctx context.Context) bool { return ctx.Value(groupKey{}) != nil }
 
 func (c *Claim) onHandle(msg *message.Message, handler string, handle func(context.Context, any) error, event any) error {
 	return c.process(msg, handler, func(ctx context.Context) error {

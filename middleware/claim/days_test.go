@@ -399,6 +399,7 @@ func TestTwoSpellings(t *testing.T) {
 			for _, spelt := range []string{strings.ToUpper(id), id, strings.ToUpper(id), id} {
 				msg, _ := deliver(t, spelt)
 				_, _ = guard(func(msg *message.Message) ([]*message.Message, error) {
+					assert.Equal(t, id, msg.UUID, "in an effect's key it is one event, too")
 					if err := failure; err != nil {
 						failure = nil
 						return nil, err

@@ -23,12 +23,12 @@ const (
 	DeadAttemptsMetadata = "millrace_dead_attempts"     // a decimal number
 )
 
-// bury makes a dead letter of an event without trying it now, unless the event has been settled meanwhile. It returns
+// bury makes a dead letter of an event without trying it now. dead is false if the event has been settled meanwhile. It returns
 // ErrContended if another delivery holds the event.
-func (c *Claim) bury(ctx context.Context, key Key, msg *message.Message, reason string, cause error) error {
+func (c *Claim) bury(ctx context.Context, key Key, msg *message.Message, reason string, cause error) (dead bool, err error) {
 	e, err := c.event(key, msg)
 	if err != nil {
-		return err
+		return false, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.KeepTimeout)
 	defer cancel()
@@ -37,10 +37,11 @@ func (c *Claim) bury(ctx context.Context, key Key, msg *message.Message, reason 
 			return store.Verdict{State: store.StateDead, Reason: reason, Attempts: attempts}
 		},
 		func(ctx context.Context, v store.Verdict) error { return c.forward(ctx, e, msg, v, cause) })
-	if err == nil && v.State == store.StateDead {
+	dead = err == nil && v.State == store.StateDead
+	if dead {
 		c.observer.Count(ctx, key.Consumer, telemetry.OutcomeDead)
 	}
-	return err
+	return dead, err
 }
 
 // forward stages a copy of a dead letter in the transaction that ctx carries. A copy that the outbox cannot accept as a message

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
@@ -176,6 +177,43 @@ func TestDeferredAckFollowsItsFlush(t *testing.T) {
 		}
 	}
 	assert.Equal(t, map[string]int{"1": 1, "2": 1}, f.effects())
+}
+
+// Where order is promised, the next event of the key waits for the flush: a crash of the server could undo this event alone. In a group of
+// handlers the next one has not seen the event yet.
+func TestDeferredKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for name, c := range map[string]struct {
+		cfg   claim.Config
+		group bool
+		moves bool
+	}{
+		"ordered": {cfg: claim.Config{Ordered: true}},
+		"a group": {group: true},
+		"control": {moves: true},
+	} {
+		c.cfg.Service, c.cfg.Deferred = "labour", true
+		cl, err := claim.New(f.store, c.cfg)
+		require.NoError(t, err)
+		handler := cqrs.NewEventHandler(name, func(context.Context, *struct{}) error { return nil })
+		d := &handled{moved: make(chan struct{})}
+		msg := message.NewMessageWithContext(transport.WithDelivery(t.Context(), d), outbox.NewID(), nil)
+		if c.group {
+			err = cl.OnGroupEvent(cqrs.EventGroupProcessorOnHandleParams{GroupName: "g", Handler: cqrs.NewGroupEventHandler(func(context.Context, *struct{}) error { return nil }), EventName: "e", Event: &struct{}{}, Message: msg})
+		} else {
+			err = cl.OnEvent(cqrs.EventProcessorOnHandleParams{Handler: handler, EventName: "e", Event: &struct{}{}, Message: msg})
+		}
+		require.NoError(t, err)
+		moved := false
+		select {
+		case <-d.moved:
+			moved = true
+		default:
+		}
+		assert.Equal(t, c.moves, moved, name)
+	}
+	assert.Equal(t, 3, f.count("processed"))
 }
 
 // A claim that is gone when it is to be flushed is nacked, and is no failure of its event; so is one of which nobody knows.

@@ -381,3 +381,58 @@ func testRejectIsPermanent(t *testing.T, f *fixture) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, f.count(`claim_failed where event_id = 'rejected' and state = 'dead' and attempts = 1`))
 }
+
+// A rejection is its handler's. It is no reason for the broker to take away what the claim nacks, nor for a verdict about another handler.
+func TestRejectionEndsWithItsHandler(t *testing.T) {
+	t.Parallel()
+	rejects := func(msg *message.Message) ([]*message.Message, error) {
+		transport.DeliveryFrom(msg.Context()).Reject(errOops)
+		return nil, errOops
+	}
+	t.Run("the failure cannot be recorded", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t)
+		f.exec(`alter table ` + f.schema + `.claim_failed rename to gone`)
+		msg, d := deliver(t, "rejected")
+		_, err := f.middleware(claim.Config{Logger: silent})(rejects)(msg)
+		require.Error(t, err)
+		require.NoError(t, d.Rejected(), "the broker redelivers it")
+	})
+	t.Run("another consumer of the message fails", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t)
+		msg, d := deliver(t, "shared")
+		_, err := f.middleware(claim.Config{Logger: silent})(rejects)(msg)
+		require.NoError(t, err)
+		other := f.middleware(claim.Config{Logger: silent, Consumer: func(string) string { return "bill" }})
+		_, err = other(failing(errOops))(msg)
+		require.ErrorIs(t, err, errOops)
+		require.NoError(t, d.Rejected())
+		assert.Equal(t, 1, f.count(`claim_failed where state = 'dead'`), "one of the two")
+		assert.Equal(t, 1, f.count(`claim_failed where state = 'nacked' and attempts = 1`))
+	})
+}
+
+// A handler whose transaction conflicts each time is at fault itself. Conflicts that end are forgiven.
+func TestEventThatAlwaysConflicts(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	h := f.middleware(claim.Config{Logger: silent, MaxAttempts: 2})
+	others, conflicts := 0, 0
+	for f.count(`claim_failed where event_id = 'conflicts' and state = 'dead'`) == 0 {
+		conflicts++
+		require.Less(t, conflicts, 110)
+		msg, _ := deliver(t, "conflicts")
+		_, _ = h(func(msg *message.Message) ([]*message.Message, error) {
+			tx, _ := pgtx.From(msg.Context())
+			_, err := tx.Exec(msg.Context(), `do $$ begin raise exception 'mine' using errcode = '40001'; end $$`)
+			return nil, err
+		})(msg)
+		others++
+		msg, _ = deliver(t, fmt.Sprint("other ", others))
+		_, err := h(f.handler)(msg)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, 102, conflicts, "a hundred are forgiven")
+	assert.Equal(t, 1, f.count(`claim_failed where attempts = 2 and error like 'the transaction conflicted with others%'`))
+}

@@ -80,6 +80,9 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	if err := c.refuseNested(came, key, msg); err != nil {
 		return err
 	}
+	if inbox.Canonical(msg.UUID) == key.EventID { // a handler that uses it in an effect's key sees one spelling, too
+		msg.UUID = key.EventID
+	}
 	if row := from.Row(); row != nil && row.Malformed {
 		return c.identify(original, key, msg)
 	}
@@ -105,7 +108,7 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	}
 	for {
 		a := c.run(original, key, msg, l, st.Handler(fn))
-		if a.ran && a.err != nil && transport.DeliveryFrom(original).Rejected() != nil {
+		if c.rejected(original) && a.ran && a.err != nil {
 			a.err = Permanent(a.err)
 		}
 		st.Over = a.err == nil
@@ -118,6 +121,17 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 		}
 		return c.settle(original, key, msg, a)
 	}
+}
+
+// rejected reports whether the handler has rejected the message. It takes the rejection back if the claim keeps dead letters itself: a nack
+// of the claim asks for a redelivery, and the rejection of one handler is not that of the next one of its group.
+func (c *Claim) rejected(ctx context.Context) bool {
+	d := transport.DeliveryFrom(ctx)
+	rejected := d.Rejected() != nil
+	if rejected && c.postgres != nil {
+		d.Reject(nil)
+	}
+	return rejected
 }
 
 // run makes one attempt within the consumer's timeout. The router cancels the contexts of running handlers when it closes, but
@@ -154,10 +168,6 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 	return a
 }
 
-// maxEventID is the maximum length of an event ID, in bytes. IDs are indexed, in the effect ledger too, and an index entry of
-// PostgreSQL has at most 2,704 bytes.
-const maxEventID = 2000
-
 func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 	if row := redelivery.From(msg.Context()).Row(); row != nil && !row.Malformed {
 		return Key(row.Key), nil
@@ -168,11 +178,9 @@ func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 		return Key{}, err
 	case id == "":
 		return Key{}, noEventID(msg.Context())
-	case !inbox.IsText(id):
-		return Key{}, fmt.Errorf("the event ID %.40q is not UTF-8 without NUL bytes", id)
-	case len(id) > maxEventID:
-		return Key{}, fmt.Errorf("the event ID %.40q… has %d bytes: want at most %d; have its producer send a shorter one, or set claim.Config.EventID in Go to a hash of it; then replay the event",
-			id, len(id), maxEventID)
+	}
+	if err := inbox.CheckID(id); err != nil {
+		return Key{}, err
 	}
 	k := Key{Consumer: consumer, EventID: inbox.Canonical(id), Due: redelivery.Due(msg)}
 	if c.cfg.Ordered {

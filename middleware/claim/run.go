@@ -46,9 +46,13 @@ const reasonKilled = "killed"
 // killed makes a dead letter of an event that has killed too many processes while it ran alone.
 func (c *Claim) killed(ctx context.Context, key Key, msg *message.Message, st *crashguard.Start, starts int) error {
 	reason := fmt.Errorf("the process was killed each of the %d times that it handled this event alone", starts)
-	if err := c.bury(ctx, key, msg, reasonKilled, reason); err != nil {
+	dead, err := c.bury(ctx, key, msg, reasonKilled, reason)
+	switch {
+	case err != nil:
 		st.KeepNote()
 		return c.settle(ctx, key, msg, attempt{err: fmt.Errorf("bury the event: %w", err)})
+	case !dead:
+		return c.duplicate(ctx, key)
 	}
 	c.cfg.Logger.ErrorContext(ctx, "an event is a dead letter because processes were killed while they handled it",
 		"consumer", key.Consumer, "event_id", key.EventID, "starts", starts)

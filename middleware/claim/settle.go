@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/crashguard"
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
@@ -50,7 +48,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		return c.comeBack(msg, time.Millisecond)
 	case !a.ran && errors.As(a.err, new(crashguard.AloneError)):
 		c.observer.Count(ctx, key.Consumer, telemetry.OutcomeContended)
-		return c.comeBack(msg, c.cfg.timeout(key.Consumer))
+		return c.turnedAway(ctx, key, msg, a.err, c.cfg.timeout(key.Consumer))
 	case !a.ran && errors.Is(a.err, ErrContended):
 		return c.contended(ctx, key, msg)
 	}
@@ -61,34 +59,16 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 	if c.postgres == nil {
 		c.observer.Count(ctx, key.Consumer, telemetry.OutcomeFailed)
 		if early {
-			c.lose(ctx, key, err)
+			telemetry.Lost(ctx, c.cfg.Logger, store.Key(key), err)
 		}
 		transport.DeliveryFrom(msg.Context()).RetryAfter(fault.OutageDelay) // avoid a hot loop
 		return err
 	}
-	switch {
-	case !a.ran: // not run, so no connection was lost in the handler
-	case fault.WasLost(a.err):
-		if n := c.losses.Lost(store.Key(key)); n > 0 {
-			f = fault.Fault{Reason: fault.ReasonLost, Counted: true}
-			a.err = fmt.Errorf("the connection to the database was lost %d times in a row in this handler, while other events committed: %w", n, a.err)
-		}
-	case f.Reason == "" && fault.WasOutage(a.err):
-		if n := c.losses.Lost(store.Key(key)); n > 0 {
-			f = fault.Fault{Reason: fault.ReasonError, Counted: true}
-			a.err = fmt.Errorf("the database failed %d times in a row in this handler, while other events committed: %w", n, a.err)
-		}
-	default:
-		c.losses.Ended(store.Key(key), false)
+	if a.ran {
+		f, a.err = c.losses.Judge(store.Key(key), f, a.err)
 	}
-	if early { // the broker will not redeliver it
-		f.Reason = cmp.Or(f.Reason, fault.ReasonAcked)
-		f.Hopeless = f.Hopeless || from == nil // and the table does not retry it without Subscriber
-		if ferr := c.fail(ctx, key, msg, f, a.err, err); ferr != nil {
-			c.lose(ctx, key, ferr)
-			return ferr
-		}
-		return nil
+	if early {
+		return c.keepAcked(ctx, key, msg, f, a.err, err)
 	}
 	if f.Reason == "" || (f.Reason == fault.ReasonRetry || f.Reason == fault.ReasonOutage) && from == nil { // there is nothing to record
 		transport.DeliveryFrom(msg.Context()).RetryAfter(max(f.After, fault.OutageDelay))
@@ -96,6 +76,25 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		return err
 	}
 	return c.fail(ctx, key, msg, f, a.err, err)
+}
+
+// keepAcked keeps an event in the table that was not handled and whose message was acked, because the broker will not redeliver it.
+func (c *Claim) keepAcked(ctx context.Context, key Key, msg *message.Message, f fault.Fault, cause, err error) error {
+	f.Reason = cmp.Or(f.Reason, fault.ReasonAcked)
+	f.Hopeless = f.Hopeless || redelivery.From(msg.Context()) == nil // the table does not retry it without Subscriber
+	if err := c.fail(ctx, key, msg, f, cause, err); err != nil {
+		telemetry.Lost(ctx, c.cfg.Logger, store.Key(key), err)
+		return err
+	}
+	return nil
+}
+
+// turnedAway nacks an event that cannot be handled now, for the reason why.
+func (c *Claim) turnedAway(ctx context.Context, key Key, msg *message.Message, why error, wait time.Duration) error {
+	if c.postgres != nil && ackedEarly(msg) {
+		return c.keepAcked(ctx, key, msg, fault.Fault{}, why, fmt.Errorf("claim event %q for consumer %q: %w", key.EventID, key.Consumer, why))
+	}
+	return c.comeBack(msg, wait)
 }
 
 // fail records the failure with its cause. It returns err if the broker is to redeliver the event.
@@ -137,20 +136,7 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 		transport.DeliveryFrom(msg.Context()).RetryAfter(v.Delay)
 		return err
 	}
-	// The router sees success, so traces would too without this span.
-	telemetry.Spoil(trace.SpanFromContext(ctx), cause)
-	attrs := []slog.Attr{
-		slog.String("event_id", key.EventID), slog.String("consumer", key.Consumer), slog.String("reason", v.Reason),
-		slog.Int("attempts", v.Attempts), slog.Any("error", cause),
-	}
-	switch v.State {
-	case store.StateDead:
-		c.cfg.Logger.LogAttrs(ctx, slog.LevelError, "event is a dead letter", attrs...)
-	case store.StateIgnored:
-		c.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "event failed with an error that a rule ignores: it counts as processed", attrs...)
-	default:
-		c.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "event failed and will be tried again", append(attrs, slog.Duration("retry_in", v.Delay))...)
-	}
+	telemetry.Kept(ctx, c.cfg.Logger, e.Key, v, cause)
 	c.redelivery.Wake(key.Consumer)
 	return nil
 }
@@ -174,8 +160,7 @@ func (c *Claim) block(ctx context.Context, key Key, msg *message.Message) (settl
 	case errors.As(err, &full):
 		c.observer.Count(ctx, key.Consumer, telemetry.OutcomeFull)
 		if full.Since {
-			c.cfg.Logger.WarnContext(ctx, "key is full: as many events as MaxBlocked allows wait behind one that failed, so the broker keeps the next ones. Replay or discard the first event of the key",
-				"consumer", key.Consumer, "max_blocked", c.cfg.MaxBlocked, "event_id", key.EventID)
+			telemetry.Full(ctx, c.cfg.Logger, e.Key, c.cfg.MaxBlocked)
 		}
 		return true, c.comeBack(msg, fault.Jitter(maxTurnedAway))
 	case errors.Is(err, store.ErrFree):
@@ -207,12 +192,6 @@ func (c *Claim) contended(ctx context.Context, key Key, msg *message.Message) er
 		after = redelivery.ContendedRest
 	}
 	return c.comeBack(msg, after)
-}
-
-// lose logs that an event is lost, because it was acked early and could not be kept.
-func (c *Claim) lose(ctx context.Context, key Key, err error) {
-	c.cfg.Logger.ErrorContext(ctx, "event is lost: its message was acked before its claim committed, and nobody redelivers it. Remove InstantAck, or whatever else acks",
-		"event_id", key.EventID, "consumer", key.Consumer, "error", err)
 }
 
 // comeBack nacks without an error, because an error could reach a poison queue or be retried at once. Inside the claim of

@@ -3,6 +3,7 @@ package claim
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -18,9 +19,6 @@ import (
 
 // At most MaxPerKey events of a key are handled at once. A slot is an advisory lock that the handler's transaction holds, so it becomes
 // free however the transaction ends. Package internal/slot decides, without the database, which events of this process may try for one.
-
-// maxSlots bounds MaxPerKey, because a try asks for one slot after the other.
-const maxSlots = 100
 
 // slots are the waiting and running events of this process. They are safe for concurrent use.
 type slots struct {
@@ -100,7 +98,7 @@ func (c *Claim) busy(ctx context.Context, key Key, msg *message.Message, wait ti
 	if redelivery.From(ctx).Row() != nil {
 		wait = max(wait, slot.Far) // it costs a statement to return the event to the table
 	}
-	return c.comeBack(msg, fault.Jitter(wait))
+	return c.turnedAway(ctx, key, msg, errors.New("as many events of its key were handled as MaxPerKey allows"), fault.Jitter(wait))
 }
 
 // perKey is how many events of a key the consumer handles at once; 0: no limit.
@@ -117,8 +115,8 @@ func (c Config) limits() bool {
 }
 
 func validatePerKey(field string, n int) error {
-	if n < 0 || n > maxSlots {
-		return fmt.Errorf("%s.MaxPerKey is %d: want 1 to %d, or 0 for no limit", field, n, maxSlots)
+	if n < 0 || n > slot.Most {
+		return fmt.Errorf("%s.MaxPerKey is %d: want 1 to %d, or 0 for no limit", field, n, slot.Most)
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ var watermills = []struct {
 			return wmiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware
 		},
 		outside: beside{text: allHandled + "; it has no effect: the claim returns no error"},
-		inside:  beside{text: allHandled + ", but each retry fails with `ErrCalledAgain`, and counts no more than the first call", log: "called the handler again"},
+		inside:  beside{text: allHandled + ", but each retry fails with `ErrCalledAgain`; together they count as one attempt", log: "called the handler again"},
 	},
 	{
 		name: "PoisonQueue", make: func(f *fixture) message.HandlerMiddleware {
@@ -280,6 +280,24 @@ func TestWatermillMiddleware(t *testing.T) {
 		f.eventually(func() bool { return f.count("processed") == 1 }, "it counts as processed")
 		stop()
 		assert.Zero(t, f.count("claim_failed"))
+	})
+
+	t.Run("InstantAck and MaxPerKey", func(t *testing.T) {
+		t.Parallel()
+		f, release := newFixture(t), make(chan struct{})
+		m, stop := f.route(claim.Config{Logger: silent, MaxPerKey: 1}, true, []message.HandlerMiddleware{wmiddleware.InstantAck}, nil, func(msg *message.Message) error {
+			<-release
+			return f.take(msg)
+		})
+		for range 3 {
+			f.publish(m, keyed(outbox.NewID(), "hot"))
+		}
+		f.eventually(func() bool {
+			return f.count("claim_failed where state = 'retrying' and attempts = 0 and reason = 'acked'") == 2
+		}, "the table keeps those without a slot")
+		close(release)
+		f.eventually(func() bool { return len(f.effects()) == 1 }, "the one with the slot is handled")
+		stop()
 	})
 
 	t.Run("InstantAck without the claim's subscriber", func(t *testing.T) {

@@ -6,11 +6,28 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 )
+
+// maxID is the maximum length of an event ID, in bytes. IDs are indexed, in the effect ledger too, and an index entry of PostgreSQL has at
+// most 2,704 bytes.
+const maxID = 2000
+
+// CheckID returns an error if the ID of an event cannot be stored.
+func CheckID(id string) error {
+	switch {
+	case !IsText(id):
+		return fmt.Errorf("the event ID %.40q is not UTF-8 without NUL bytes", id)
+	case len(id) > maxID:
+		return fmt.Errorf("the event ID %.40q… has %d bytes: want at most %d; have its producer send a shorter one, or set claim.Config.EventID in Go to a hash of it; then replay the event",
+			id, len(id), maxID)
+	}
+	return nil
+}
 
 // Canonical returns the standard spelling of an event ID: a UUID in lower case.
 func Canonical(id string) string {

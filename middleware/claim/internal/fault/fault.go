@@ -192,11 +192,17 @@ func WasLost(err error) bool {
 	return errors.As(err, new(lostError)) || errors.Is(err, pgtx.ErrOutcomeUnknown) && !errors.As(err, new(foreignError))
 }
 
-// WasOutage reports whether the claim's database failed, other than by a conflict of transactions. Like a lost connection, this may be
+// wasOutage reports whether the claim's database failed, other than by a conflict of transactions. Like a lost connection, this may be
 // an outage, or the fault of a handler: it needs too much, makes its transaction read-only, or queues a statement that ends its session.
-func WasOutage(err error) bool {
+func wasOutage(err error) bool {
+	return isOutage(err) && !errors.As(err, new(starvedError)) && !wasConflict(err)
+}
+
+// wasConflict reports whether the claim's database ended the transaction because of another one. This may also be the fault of a handler:
+// a function that raises the error itself, or another database's error after a savepoint.
+func wasConflict(err error) bool {
 	var pgErr *pgconn.PgError
-	return isOutage(err) && !errors.As(err, new(starvedError)) && !(errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "40"))
+	return isOutage(err) && errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "40")
 }
 
 // isOutage reports whether the claim's database failed, or ended the transaction because of another one. Neither is the event's

@@ -106,3 +106,6 @@ func (s *Slots) forget(now time.Time) {
 		return len(k.running) == 0 && !slices.ContainsFunc(k.waiting, func(w waiting) bool { return now.Before(w.until) })
 	})
 }
+
+// Most bounds the slots of a key, because a try asks for one after the other.
+const Most = 100

@@ -3,6 +3,7 @@ package telemetry
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -118,6 +119,36 @@ func End(span trace.Span, err error) {
 func Spoil(span trace.Span, err error) {
 	span.RecordError(err)
 	span.SetStatus(codes.Error, err.Error())
+}
+
+// Kept tells of an event whose failure the table keeps, so that its message is acked: in the log, and in the span of ctx, because the router
+// sees success.
+func Kept(ctx context.Context, logger *slog.Logger, key store.Key, v store.Verdict, cause error) {
+	Spoil(trace.SpanFromContext(ctx), cause)
+	attrs := []slog.Attr{
+		slog.String("event_id", key.EventID), slog.String("consumer", key.Consumer), slog.String("reason", v.Reason),
+		slog.Int("attempts", v.Attempts), slog.Any("error", cause),
+	}
+	switch v.State {
+	case store.StateDead:
+		logger.LogAttrs(ctx, slog.LevelError, "event is a dead letter", attrs...)
+	case store.StateIgnored:
+		logger.LogAttrs(ctx, slog.LevelInfo, "event failed with an error that a rule ignores: it counts as processed", attrs...)
+	default:
+		logger.LogAttrs(ctx, slog.LevelWarn, "event failed and will be tried again", append(attrs, slog.Duration("retry_in", v.Delay))...)
+	}
+}
+
+// Full logs that as many events as most wait behind one of their key that failed.
+func Full(ctx context.Context, logger *slog.Logger, key store.Key, most int) {
+	logger.WarnContext(ctx, "key is full: as many events as MaxBlocked allows wait behind one that failed, so the broker keeps the next ones. Replay or discard the first event of the key",
+		"consumer", key.Consumer, "max_blocked", most, "event_id", key.EventID)
+}
+
+// Lost logs that an event is lost, because it was acked early and could not be kept.
+func Lost(ctx context.Context, logger *slog.Logger, key store.Key, err error) {
+	logger.ErrorContext(ctx, "event is lost: its message was acked before its claim committed, and nobody redelivers it. Remove InstantAck, or whatever else acks",
+		"event_id", key.EventID, "consumer", key.Consumer, "error", err)
 }
 
 // Count counts one delivery. Its span is in ctx.
