@@ -185,10 +185,10 @@ type Config struct {
 	// Deferred commits without waiting for the disk. The ack waits for a later flush that many claims share, so a crash of the
 	// database loses only claims that were not acked. Use Deferred for consumers that handle one message after the other, if the
 	// transport continues at Delivery.Handled; with Ordered, and in a group of OnGroupEvent, the next event of a key waits for the
-	// flush. After such a crash, events of a key without Ordered may be handled again in another order. Do not use Deferred for handlers with effects outside their transaction, because a
-	// crash would repeat such an effect. Other transactions may see writes that a crash then loses. Change it only while no process
-	// of the consumer runs: one without it acks the duplicate of a claim that is not on disk yet. Only with a PostgresStore that
-	// no other store wraps. Default: false.
+	// flush. After such a crash, events of a key without Ordered may be handled again in another order. Do not use Deferred for
+	// handlers with effects outside their transaction, because a crash would repeat such an effect. Other transactions may see
+	// writes that a crash then loses. Change it only while no process of the consumer runs: one without it acks the duplicate of a
+	// claim that is not on disk yet. Only with a PostgresStore that no other store wraps. Default: false.
 	Deferred bool
 
 	// Lazy sends the claim in one round trip with the handler's first statement, or with the commit if the handler only queues

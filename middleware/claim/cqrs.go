@@ -43,8 +43,7 @@ func (c *Claim) OnGroupEvent(params cqrs.EventGroupProcessorOnHandleParams) erro
 		return err
 	}
 	original := params.Message.Context()
-	params.Message.SetContext(context.WithValue(original, groupKey{}, true))
-	defer params.Message.SetContext(original)
+	ctx := context.WithValue(original, groupKey{}, true)
 	if from := redelivery.From(original); from != nil {
 		consumer := c.consumer(name)
 		if from.Event != nil && from.Consumer != consumer {
@@ -53,8 +52,10 @@ func (c *Claim) OnGroupEvent(params cqrs.EventGroupProcessorOnHandleParams) erro
 		for from.Inner != nil && from.Consumer != consumer {
 			from = from.Inner
 		}
-		params.Message.SetContext(redelivery.With(params.Message.Context(), from))
+		ctx = redelivery.With(ctx, from)
 	}
+	params.Message.SetContext(ctx)
+	defer params.Message.SetContext(original)
 	return c.onHandle(params.Message, name, params.Handler.Handle, params.Event)
 }
 

@@ -37,8 +37,7 @@ func (c *Claim) bury(ctx context.Context, key Key, msg *message.Message, reason 
 			return store.Verdict{State: store.StateDead, Reason: reason, Attempts: attempts}
 		},
 		func(ctx context.Context, v store.Verdict) error { return c.forward(ctx, e, msg, v, cause) })
-	dead = err == nil && v.State == store.StateDead
-	if dead {
+	if dead = err == nil && v.State == store.StateDead; dead {
 		c.observer.Count(ctx, key.Consumer, telemetry.OutcomeDead)
 	}
 	return dead, err
