@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/console"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 )
 
 // mayRead is how many rows of a table one page may read, whatever the table has. Of others it may read few.
@@ -145,6 +146,7 @@ func TestFiguresWaitForNoSearch(t *testing.T) {
 // However many rows the tables have, each page reads a bounded number of them. The rows are counted by PostgreSQL.
 func TestPagesReadABoundedNumberOfRows(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	s := open(t, everything)
 	cfg := s.pool.Config()
 	for name, value := range map[string]string{

@@ -8,6 +8,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 )
 
 // axe is axe-core 4.14.1, which finds what people with disabilities cannot use. Its license lies beside it.
@@ -83,6 +85,7 @@ func TestWhatDoesNotFitIsFound(t *testing.T) {
 
 func TestPagesInABrowser(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	s := open(t, everything)
 	s.incident()
 	s.exec(`update {schema}.claim_replay set state = 'stopped', reason = 'stopped by grace'`) // it does not change meanwhile

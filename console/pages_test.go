@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/console"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 )
 
 func (s *site) pending(topic, id string) {
@@ -196,6 +197,7 @@ func TestDeadLettersOfManyErrors(t *testing.T) {
 // A part of an ID was looked up among all rows of the archive, by every change of an open page, until the page timed out.
 func TestPartOfAnEventIDInLargeTables(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	s, away := openFrail(t, func(c *console.Config) { c.Timeout = 2 * time.Second })
 	s.fail()
 	s.exec(`update {schema}.claim_failed set event_id = '10023456' where event_id = 'e1'`)

@@ -217,6 +217,7 @@ func TestBlueGreen(t *testing.T) {
 // The same deployment loses orders where version 1 ignores what it does not know, and bills nothing for orders where it guesses.
 func TestBlueGreenControl(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	t.Run("ignores", func(t *testing.T) {
 		d := newDeployment(t, devstack.PubSub)
 		d.c.Unknown = framework.Ignore

@@ -242,6 +242,7 @@ func (j *journey) eventually(what string, condition func() bool) {
 // A service without a database copies each event once and in the order of its key, however often it is killed.
 func TestWithoutPostgresExactlyOnce(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	j := newJourney(t, true)
 	for range 4 {
 		j.wave()

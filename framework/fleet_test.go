@@ -125,6 +125,7 @@ func commit(t *testing.T, dsn, payload string) (at time.Time, connecting time.Du
 // take, and a busy one may hold up single events. That none waits longer for its turn is a test of the decisions, in outbox/fleet.
 func TestFleetOfManyDatabases(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	const most = 60
 	dsns, list := tenants(t, devtest.Storm(200, 80))
 	came, stop := startFleet(t, "service: tenants\nbroker: memory\nfleet:\n  databases:\n"+indent(list))

@@ -269,6 +269,7 @@ func TestBrokerMigration(t *testing.T) {
 // wakes up, it ends, and nothing that it had begun overtakes.
 func TestBrokerMigrationWhileAProcessIsSuspended(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	v := newVoyage(t, "kafka", "pubsub")
 	before := v.c
 	before.To, before.Handles, before.Publishes = "", false, false // it forwards what the other one publishes
@@ -305,6 +306,7 @@ func TestBrokerMigrationWhileAProcessIsSuspended(t *testing.T) {
 // Without the drain events overtake: the record is changed while events wait in the old broker.
 func TestBrokerMigrationControl(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	v := newVoyage(t, "kafka", "pubsub")
 	first := v.start(v.c) // whose subscriptions get what is published from then on
 	v.handled("kafka", 5)

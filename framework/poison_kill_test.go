@@ -17,6 +17,7 @@ import (
 // others are copied once, in the order of their keys, in a service with a database and without one.
 func TestPoisonThatKillsItsProcess(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for name, dsn := range map[string]func(t *testing.T) (dsn, schema string){
 		"without PostgreSQL": func(*testing.T) (string, string) { return "", "" },
 		"with PostgreSQL": func(t *testing.T) (string, string) {

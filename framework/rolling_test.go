@@ -255,6 +255,7 @@ func (f *fleet) roll(stops int, enough func(lost int) bool) []error {
 // A rolling deploy behind a load balancer refuses no request and cuts none, and each that is answered has its effect.
 func TestRollingDeploy(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	f := newFleet(t, 10*time.Second) // a probe takes up to a second, and a busy machine is late
 	lost := f.roll(devtest.Storm(30, 10), func(int) bool { return false })
 	assert.Empty(t, lost)
@@ -266,6 +267,7 @@ func TestRollingDeploy(t *testing.T) {
 // A service that does not linger refuses what the balancer sends until it notices.
 func TestRollingDeployControl(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	f := newFleet(t, 0)
 	assert.NotEmpty(t, f.roll(30, func(lost int) bool { return lost > 0 }))
 }

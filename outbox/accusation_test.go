@@ -39,6 +39,7 @@ func (f *fixture) accusations() (list func() []string) {
 // event's fault: none is set aside, but one that ends each of them.
 func TestFalseAccusationUnderKills(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	f, d := newFixture(t), newDeliveries(t)
 	accused := f.accusations()
 	stopFlow := f.flow()
@@ -73,6 +74,7 @@ func TestFalseAccusationUnderKills(t *testing.T) {
 // A relay that cannot have a connection, or whose connections are ended again and again, accuses no event.
 func TestFalseAccusationUnderTrouble(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for name, trouble := range map[string]func(t *testing.T, f *fixture, pool *pgxpool.Pool){
 		"an exhausted pool": func(t *testing.T, f *fixture, pool *pgxpool.Pool) {
 			for range 3 {

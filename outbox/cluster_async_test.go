@@ -26,6 +26,7 @@ func TestCrashUnderAsyncCommit(t *testing.T) {
 // The test above can fail: without the check the same relay publishes what is then missing.
 func TestCrashWithoutDurabilityCheck(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	unchecked := func(pool *pgxpool.Pool, p message.Publisher, cfg outbox.RelayConfig) (*outbox.Relay, error) {
 		relay, err := outbox.NewRelay(pool, p, cfg)
 		if err == nil {

@@ -14,6 +14,7 @@ import (
 // relay has read and published; it must not take them for old ones.
 func TestSequencesSetBack(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for _, source := range []outbox.Source{outbox.Table, outbox.WAL} {
 		t.Run(source.String(), func(t *testing.T) {
 			t.Parallel()

@@ -126,6 +126,7 @@ func TestCostOfRelaying(t *testing.T) {
 // compressed: autovacuum looks every second instead of every minute. A busy machine delays it, so each round waits for one.
 func TestTableDoesNotGrow(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"autovacuum_naptime": "1s"}})
 	f := newCluster(t, devtest.PoolOn(t, server.DSN()), "growth")
 	const batches = 150

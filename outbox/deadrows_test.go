@@ -22,6 +22,7 @@ import (
 // the rescan, runs beside the reads and is seldom: no event waits for it.
 func TestDeadRowsDelayNoEvent(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	f, broker := newFixture(t), newRecorder()
 	snapshot, err := f.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	require.NoError(t, err)

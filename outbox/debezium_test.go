@@ -220,6 +220,7 @@ func (d *debezium) records() (n int, partitions map[string]map[int32]bool) {
 // when Debezium has confirmed them. Afterwards a relay goes on.
 func TestDebeziumInPlaceOfTheRelay(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	d, config := newDebezium(t)
 	admin, err := kgo.NewClient(kgo.SeedBrokers(d.brokers...))
 	require.NoError(t, err)

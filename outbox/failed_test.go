@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -306,6 +307,7 @@ func (p panicking) Publish(topic string, msgs ...*message.Message) error {
 // everything else is sent.
 func TestEventThatKillsItsRelay(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	f := newFixture(t)
 	f.publishMany(topic, 200, strconv.Itoa)
 	f.publish("killer", "kills its relay")

@@ -63,6 +63,7 @@ func TestLandingRefusesWhatIsNoEvent(t *testing.T) {
 // What the WAL had when its slot was lost is lost. The relay says so, and goes on with another slot.
 func TestLandingReportsALostSlot(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for name, lose := range map[string]func(l *landed){
 		"dropped": func(l *landed) { l.exec(`select pg_drop_replication_slot(slot) from landing.outbox_landing`) },
 		"advanced": func(l *landed) {
@@ -153,6 +154,7 @@ func TestLandingMakesNoSlotThatIsNotSafe(t *testing.T) {
 // Somebody advances the slot to a place before the end of a transaction of which a part is landed. That part is not landed again.
 func TestLandingGoesOnWithinATransactionAfterACut(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	ctx := t.Context()
 	l, broker := newLanded(t, devtest.PoolOn(t, devtest.Postgres(t, devstack.ServerConfig{}).DSN())), newLedger()
 	relay, stop := l.relay(l.pool, broker)
@@ -226,6 +228,7 @@ func TestLandingWithoutItsPublication(t *testing.T) {
 // Where WAL could be lost silently, or cannot be read, a relay does not start.
 func TestLandingIsRefused(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	refused := func(t *testing.T, pool *pgxpool.Pool, schema, why string) {
 		t.Helper()
 		relay, err := outbox.NewRelay(pool, newLedger(), outbox.RelayConfig{Schema: schema, Store: outbox.Log})

@@ -70,6 +70,7 @@ func (l *landed) drainedTo(broker *deliveries) (c tally, doubled int) {
 // committed is lost or doubled, nothing else is sent, and no event is overtaken by a later one of its key.
 func TestLandingStorm(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	ctx := t.Context()
 	server := devtest.Postgres(t, devstack.ServerConfig{})
 	l := newLanded(t, devtest.PoolOn(t, server.DSN()))
@@ -140,6 +141,7 @@ func TestLandingStorm(t *testing.T) {
 // doubled. Otherwise events may be lost, and the relay says so. PostgreSQL has failover slots from version 17 on.
 func TestLandingAtAFailover(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for name, synchronizes := range map[string]bool{"synchronized": true, "not synchronized": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -292,6 +292,7 @@ func TestLandingWithKilledRelays(t *testing.T) {
 // A relay process that lands is stopped, and another one takes over. When it goes on, it lands nothing a second time.
 func TestLandingWithTwoRelays(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	ctx := t.Context()
 	server := devtest.Postgres(t, devstack.ServerConfig{})
 	l, broker := newLanded(t, devtest.PoolOn(t, server.DSN())), newLedger()
@@ -373,6 +374,7 @@ func TestLandingAfterARestore(t *testing.T) {
 // The server crashes after a landing although the role's commits need not be flushed: what was confirmed to the slot was landed.
 func TestLandingAfterACrash(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	ctx := t.Context()
 	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s"}})
 	l, broker := newLanded(t, devtest.PoolOn(t, server.DSN())), newLedger()

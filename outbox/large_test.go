@@ -125,6 +125,7 @@ func (c slowConn) Read(b []byte) (int, error) {
 // may take, and no event was read any more.
 func TestLargeAfterSmallEvents(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	f := newFixture(t)
 	require.NoError(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 1, nil))
 	const small, large = 5000, 100

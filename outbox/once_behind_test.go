@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox/internal/progress"
 )
 
@@ -113,6 +114,7 @@ func (f *onceFixture) comeAgain(may func(n int) bool) map[int]bool {
 // TestProgressIsLost: the topic of the notes is deleted while rows of published events are left. These events come twice, and none is lost.
 func TestProgressIsLost(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	f := newOnceFixture(t)
 	f.add(2 * onceKeys)
 	published := f.published(f.heldUp())
@@ -130,6 +132,7 @@ func TestProgressIsLost(t *testing.T) {
 // they have rows, and none is lost.
 func TestProgressIsBehind(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	f := newOnceFixture(t)
 	f.add(2 * onceKeys)
 	older := f.heldUp()

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -76,6 +77,7 @@ func (h heldBack) PublishTo(ctx context.Context, topics []string, msgs []*messag
 // transaction. In the control each relay has transactional IDs of its own, so nobody ends what the other has begun, and events come twice.
 func TestStoppedRelayIsFenced(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for name, rule := range map[string]string{"fenced": "", "not fenced": without + unfenced} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

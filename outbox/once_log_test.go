@@ -15,6 +15,7 @@ import (
 // they publish. Each event becomes one row. A reader of committed records gets it once, in the order of its key.
 func TestPublishedOnceFromTheLog(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for _, source := range []outbox.Source{outbox.Table, outbox.WAL} {
 		t.Run(source.String(), func(t *testing.T) {
 			t.Parallel()

@@ -92,6 +92,7 @@ func (f *onceFixture) once() *exec.Cmd {
 //	go test ./outbox -run 'TestPublishedOnce$' -count=1 -timeout 40m -v -once 100000
 func TestPublishedOnce(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	began := time.Now()
 	rounds, each, relays := devtest.Storm(24, 8), 150, make([]*exec.Cmd, 2)
 	var f *onceFixture
@@ -127,6 +128,7 @@ func TestPublishedOnce(t *testing.T) {
 // and deleted meanwhile.
 func TestPublishedOnceFromTheWAL(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	f := &onceFixture{fixture: logged(t), brokers: devtest.Start(t, devstack.Kafka).KafkaBrokers(), topic: devtest.Topic(t), pipes: newDeliveries(t), source: fromWAL}
 	f.pipes.dsn = f.pool.Config().ConnString()
 	f.sentTable()

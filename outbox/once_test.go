@@ -202,6 +202,7 @@ func TestPublishedTwiceWithoutProgress(t *testing.T) {
 // or overtaken. Events come twice at most while a relay that publishes at least once runs.
 func TestDeliveryChanges(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	f := newOnceFixture(t)
 	relays := make([]*exec.Cmd, 3)
 	for i := range relays {

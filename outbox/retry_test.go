@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
@@ -100,6 +101,7 @@ func TestFailedEventsKeepToMaxInFlight(t *testing.T) {
 // An operator retries the event that ended its relays: it is dead again, and relays live on.
 func TestFailedEventThatKillsItsRelay(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	f := newFixture(t)
 	f.publish("killer", "kills its relay")
 	_, err := f.pool.Exec(t.Context(), `with gone as (delete from `+f.schema+`.outbox returning *)

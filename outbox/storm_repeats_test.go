@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
@@ -17,6 +18,7 @@ import (
 // repeats more.
 func TestStormAllowsNoMoreRepeats(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for name, files := range map[string][]string{"as many as allowed": nil, "ten times as many": {"tenfold"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -26,6 +26,7 @@ type restoration struct {
 // have caught up. A relay tells that the publication lacks the table, reads rows, and reads the WAL again when the publication was dropped.
 func TestWALOfARestoredSchema(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for name, how := range map[string]restoration{
 		"another table": {another: true}, "the same table": {}, "the relays have ended": {ended: true}, "another table, the relays have ended": {another: true, ended: true},
 	} {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -46,6 +47,7 @@ func TestWedgedPublisherLosesItsShards(t *testing.T) {
 // A relay whose credentials had expired kept its share of the shards beside one that worked.
 func TestWedgedPublisherThatOnlyFails(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	const events = 200
 	f, broker := newFixture(t), newRecorder()
 	broken := &failing{batchRecorder: batchRecorder{newRecorder()}}

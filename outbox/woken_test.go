@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/transport"
@@ -62,6 +63,7 @@ func (p *refusing) keys() int {
 // When it wakes it must ask before it sends: what it holds waits for a dead event.
 func TestWokenRelayOvertakesNoKey(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	const keys, events = 64, 30 // more in each shard than go into a batch
 	for name, test := range map[string]struct{ shared, left, alone bool }{
 		"the other relay is there":                          {},

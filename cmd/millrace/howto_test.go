@@ -159,6 +159,7 @@ const attackPage = "../../docs/how-to/attack.md"
 // The page's test fails as the page says, and passes when the handler is mended as it says.
 func TestAttackPage(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	text, err := os.ReadFile(attackPage)
 	require.NoError(t, err)
 	pieces := howToCode.FindAllStringSubmatch(string(text), -1)

@@ -24,6 +24,7 @@ import (
 // the page shows.
 func TestTutorial(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	page, err := os.ReadFile("../../docs/tutorial.md")
 	require.NoError(t, err)
 	text := string(page)

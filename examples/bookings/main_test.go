@@ -40,6 +40,7 @@ func TestEachBookingOnceUnderKills(t *testing.T) {
 // The fleet goes to the other broker while guests book and instances are killed.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for _, broker := range []string{"pubsub", "kafka"}[:devtest.Storm(2, 1)] {
 		t.Run("from "+broker, func(t *testing.T) {
 			t.Parallel()
@@ -66,6 +67,7 @@ func TestInMemory(t *testing.T) {
 // The verdict can fail: without a part, the same run shows what that part is for.
 func TestWithoutPart(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for part, c := range map[string]struct{ broker, kills, wrong string }{
 		"key":    {"memory", "0", `bookings +0 lost, [1-9]\d* too many`},
 		"drain":  {"kafka", "2", `(?s)manifest entries +[1-9]\d* lost, 0 too many`},

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/examples/internal/stage"
 	"github.com/millrace-go/millrace/examples/internal/stage/stagetest"
 	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/docs"
 )
 
@@ -49,6 +50,7 @@ func TestInMemory(t *testing.T) {
 // The verdict can fail: without a part, the same run shows what that part is for.
 func TestWithoutPart(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for part, wrong := range map[string]string{
 		"key":   `(?s)keys used again +0 refused, [1-9].*paid twice +[1-9].*other answers +[1-9]`,
 		"claim": `(?s)balance +0 missing, [1-9]\d* booked twice.*points +0 missing, [1-9]\d* booked twice`,

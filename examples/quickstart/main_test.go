@@ -72,6 +72,7 @@ func TestNothingIsLostOrDoubledOnKafka(t *testing.T) {
 
 func TestWithoutClaimEffectsDouble(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	code, out := run(t, "-events", "300", "-kills", "2", "-without", "claim")
 	require.Equal(t, stage.Verdict, code, out)
 	assert.Positive(t, stagetest.Number(t, out, "doubled"))
@@ -79,6 +80,7 @@ func TestWithoutClaimEffectsDouble(t *testing.T) {
 
 func TestWithoutOutboxEventsAreLost(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	code, out := run(t, "-events", "400", "-kills", "4", "-duplicates", "0", "-without", "outbox")
 	require.Equal(t, stage.Verdict, code, out)
 	assert.Positive(t, stagetest.Number(t, out, "lost"))

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/framework/millracetest"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
@@ -74,6 +75,7 @@ func send(ctx context.Context, client *http.Client, id, key string) (string, err
 
 func TestRightHandlersPass(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for name, c := range map[string]struct {
 		of   author
 		opts []millracetest.Option

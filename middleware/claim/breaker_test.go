@@ -19,6 +19,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -31,6 +32,7 @@ func at(d time.Duration) func(int) time.Duration { return func(int) time.Duratio
 // attempts count, and once it is back each event has its effect. Without a breaker events become dead letters.
 func TestCircuitBreakerInAnOutage(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	const events = 30
 	all := maps.Clone(modes)
 	all["keys in order"] = claim.Config{Ordered: true}

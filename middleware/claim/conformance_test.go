@@ -30,6 +30,7 @@ func TestPostgresStoreConforms(t *testing.T) {
 // A Claim keeps the store's promises in each mode.
 func TestLazyClaimConforms(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for _, name := range []string{"lazy", "grouped", "deferred"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -25,6 +25,7 @@ import (
 // A crash of the server undoes claims that were committed without waiting for the disk: none of them was acked.
 func TestCrashUnderDeferredAcks(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for name, group := range map[string]int{"singly": 0, "in groups": 10} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

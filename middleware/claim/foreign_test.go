@@ -28,6 +28,7 @@ import (
 // retried for ever, without an attempt.
 func TestForeignOutage(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	raise := func(db pgtx.DB, code string) func(ctx context.Context) error {
 		return func(ctx context.Context) error {
 			err := pgtx.Run(pgtx.Detached(ctx), db, func(ctx context.Context, tx pgx.Tx) error {
@@ -133,6 +134,7 @@ func TestForeignOutageIsPermanent(t *testing.T) {
 // statement that ends its session and, in a group, a COMMIT without an answer.
 func TestOutageOfOneEvent(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	for name, outage := range map[string]struct {
 		fail func(f *fixture, ctx context.Context) error
 		text string

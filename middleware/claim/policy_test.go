@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
@@ -21,6 +22,7 @@ import (
 // configuration.
 func TestPolicyByErrorAndHandler(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	refused := errors.New("the card was refused")
 	policy := retry.Policy{
 		{Error: func(err error) bool { return errors.Is(err, refused) }, Dead: true},
