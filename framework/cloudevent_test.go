@@ -33,6 +33,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // peer is another program on the broker, by another client: it knows CloudEvents and nothing of Millrace.
@@ -509,7 +510,7 @@ func TestCloudEventsOverHTTP(t *testing.T) {
 func TestCloudEventsConfiguration(t *testing.T) {
 	t.Parallel()
 	cfg, err := framework.Parse("millrace.yaml", []byte("service: shop\nbroker: memory\ncloud_events: {mode: binary, source: \"https://shop.example\", topics: {orders.placed: {mode: structured}, orders.paid: {mode: off}}}\n"),
-		nil, []transport.Driver{transport.MemoryDriver})
+		nil, []transport.Driver{memory.Driver})
 	require.NoError(t, err)
 	assert.Equal(t, framework.CloudEvents{
 		Mode: cloudevent.Binary, Source: "https://shop.example",

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-go/millrace/internal/settings"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
@@ -237,7 +238,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte("service: a\nbroker: memory\n"), "MILLRACE_KAFKA_BROKERS=a,b")
 	f.Add([]byte("a: &a [*a]\nhandlers: &h {x: *h}\n? {a: b}\n: c"), "MILLRACE_HANDLERS=[")
 	f.Fuzz(func(t *testing.T, content []byte, variable string) {
-		cfg, err := framework.Parse("millrace.yaml", content, []string{variable}, []transport.Driver{transport.MemoryDriver, kafka.Driver})
+		cfg, err := framework.Parse("millrace.yaml", content, []string{variable}, []transport.Driver{memory.Driver, kafka.Driver})
 		if err != nil {
 			require.NotEmpty(t, err.Error())
 			return

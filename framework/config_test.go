@@ -16,10 +16,11 @@ import (
 	"github.com/millrace-go/millrace/retry"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
-var drivers = []transport.Driver{pubsub.Driver, kafka.Driver, transport.MemoryDriver}
+var drivers = []transport.Driver{pubsub.Driver, kafka.Driver, memory.Driver}
 
 func TestFileThenEnvironment(t *testing.T) {
 	t.Setenv("MILLRACE_HANDLERS_NOTIFY_PARENTS_CONCURRENCY", "7")

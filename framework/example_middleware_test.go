@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // orderLog prints selected log records of the router and the claim.
@@ -42,7 +43,7 @@ func ExampleService_Router() {
 	defer drop()
 	var claimPanics, handlerPanics atomic.Bool
 	svc, err := patientNew(ctx, framework.Config{
-		Service: "labour", Broker: "memory", Drivers: []transport.Driver{transport.MemoryDriver},
+		Service: "labour", Broker: "memory", Drivers: []transport.Driver{memory.Driver},
 		HTTP:     framework.HTTP{Address: "127.0.0.1:0"},
 		Postgres: postgres,
 		Log:      framework.Log{Handler: orderLog{}},

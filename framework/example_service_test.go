@@ -8,8 +8,8 @@ import (
 
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/pgtx"
-	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
@@ -29,7 +29,7 @@ var Completed = framework.Topic[LabourCompleted]("labour.completed")
 // Run "millrace dev" to start the database and the broker.
 func Example() {
 	serve := func(ctx context.Context) error {
-		svc, err := framework.Open(ctx, "millrace.yaml", pubsub.Driver, kafka.Driver, transport.MemoryDriver)
+		svc, err := framework.Open(ctx, "millrace.yaml", pubsub.Driver, kafka.Driver, memory.Driver)
 		if err != nil {
 			return err
 		}

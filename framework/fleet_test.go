@@ -25,6 +25,7 @@ import (
 	"github.com/millrace-go/millrace/internal/quietport"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // arrivals is a broker that remembers when payloads came.
@@ -73,7 +74,7 @@ func (s *arriving) Open(ctx context.Context, env transport.Environment) (t trans
 func startFleet(t *testing.T, config string) (came *arrivals, stop func()) {
 	t.Helper()
 	came = &arrivals{at: map[string]time.Time{}}
-	driver := transport.Driver{Name: "memory", Settings: func() transport.Settings { return &arriving{transport.MemoryDriver.Settings(), came} }}
+	driver := transport.Driver{Name: "memory", Settings: func() transport.Settings { return &arriving{memory.Driver.Settings(), came} }}
 	cfg, err := framework.Load(file(t, config), driver)
 	require.NoError(t, err)
 	cfg.Log.Handler = slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})
@@ -244,11 +245,11 @@ func TestFleetToldWrong(t *testing.T) {
 		"fleet: {databases: [{name: a, dsn: 'postgres://x'}, {name: a, dsn: 'postgres://y'}]}": `fleet.databases[1].name is "a", and so is another one's`,
 		"fleet: {databases: hunter2}":                                                          "fleet.databases is",
 	} {
-		_, err := framework.Load(file(t, head+config), transport.MemoryDriver)
+		_, err := framework.Load(file(t, head+config), memory.Driver)
 		require.ErrorContains(t, err, want, config)
 		assert.NotContains(t, err.Error(), "hunter2")
 	}
-	cfg, err := framework.Load(file(t, head), transport.MemoryDriver)
+	cfg, err := framework.Load(file(t, head), memory.Driver)
 	require.NoError(t, err)
 	require.ErrorContains(t, framework.RunFleet(t.Context(), cfg), "Config.Fleet is empty: want Databases or File")
 	for content, want := range map[string]string{
@@ -270,7 +271,7 @@ func TestFleetToldWrong(t *testing.T) {
 // A printed configuration shows no connection string of a fleet.
 func TestFleetPrintsNoSecret(t *testing.T) {
 	t.Parallel()
-	cfg, err := framework.Load(file(t, "service: tenants\nbroker: memory\nfleet: {databases: [{name: a, dsn: 'postgres://u:hunter2@db/a'}]}\n"), transport.MemoryDriver)
+	cfg, err := framework.Load(file(t, "service: tenants\nbroker: memory\nfleet: {databases: [{name: a, dsn: 'postgres://u:hunter2@db/a'}]}\n"), memory.Driver)
 	require.NoError(t, err)
 	require.Equal(t, "postgres://u:hunter2@db/a", cfg.Fleet.Databases[0].DSN)
 	printed, err := cfg.YAML()

@@ -23,7 +23,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/role"
 	"github.com/millrace-go/millrace/pgtx"
-	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // rolled is the role of a process that takes orders behind a load balancer.
@@ -35,7 +35,7 @@ type rolledConfig struct {
 }
 
 func playRolled(ctx context.Context, c rolledConfig, _ <-chan string) error {
-	cfg, err := framework.Load(c.File, transport.MemoryDriver)
+	cfg, err := framework.Load(c.File, memory.Driver)
 	if err != nil {
 		return err
 	}

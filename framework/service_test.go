@@ -28,6 +28,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
@@ -60,7 +61,7 @@ func newWorld(t *testing.T, broker string) *world {
 	case "kafka":
 		brokers = strings.Join(devtest.Start(t, devstack.Kafka).KafkaBrokers(), ", ")
 	}
-	w.drivers = []transport.Driver{pubsub.NewDriver(settings), kafka.Driver, transport.MemoryDriver}
+	w.drivers = []transport.Driver{pubsub.NewDriver(settings), kafka.Driver, memory.Driver}
 	w.file = file(t, fmt.Sprintf(`
 service: labour
 broker: %s

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
-	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 var updateMetrics = flag.Bool("update-metrics", false, "write the golden file of metrics")
@@ -151,7 +151,7 @@ func TestMetricNames(t *testing.T) {
 	migrating := v.config()
 	migrating.Telemetry.MeterProvider = provider
 	require.NoError(t, v.service(migrating).Close())
-	fleet, err := framework.Load(file(t, "service: tenants\nbroker: memory\nfleet: {databases: [{name: a, dsn: 'postgres://127.0.0.1:1/a'}]}\n"), transport.MemoryDriver)
+	fleet, err := framework.Load(file(t, "service: tenants\nbroker: memory\nfleet: {databases: [{name: a, dsn: 'postgres://127.0.0.1:1/a'}]}\n"), memory.Driver)
 	require.NoError(t, err)
 	fleet.Telemetry.MeterProvider = provider
 	ctx, cancel := context.WithCancel(t.Context())

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // The three versions of an event.
@@ -256,7 +257,7 @@ func TestUpcastMistakes(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	_, err := framework.New(t.Context(), framework.Config{
-		Service: "labour", Broker: "memory", Drivers: []transport.Driver{transport.MemoryDriver},
+		Service: "labour", Broker: "memory", Drivers: []transport.Driver{memory.Driver},
 		Handlers: map[string]framework.Handler{"bill": {UnknownVersions: 7}},
 	})
 	require.ErrorContains(t, err, `Config.Handlers["bill"].UnknownVersions is Refusal(7): want Wait, Dead or Ignore`)

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-go/millrace/internal/wrongtest"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
@@ -68,7 +69,7 @@ func TestWrongSettings(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
 	dsn := devtest.Start(t, devstack.Postgres).PostgresDSN()
-	memory := transport.MemoryDriver
+	inMemory := memory.Driver
 	missing := devtest.Topic(t)
 	postgres := func(change func(t *testing.T, dsn, schema string) string) func(*testing.T, *framework.Config) {
 		return func(t *testing.T, c *framework.Config) {
@@ -91,54 +92,54 @@ func TestWrongSettings(t *testing.T) {
 		change func(*testing.T, *framework.Config)
 		driver transport.Driver
 	}{
-		"http_address_in_use":       {func(_ *testing.T, c *framework.Config) { c.HTTP.Address = taken.Addr().String() }, memory},
-		"http_address_of_another":   {func(_ *testing.T, c *framework.Config) { c.HTTP.Address = "192.0.2.1:80" }, memory},
-		"http_address_without_port": {func(_ *testing.T, c *framework.Config) { c.HTTP.Address = "127.0.0.1" }, memory},
+		"http_address_in_use":       {func(_ *testing.T, c *framework.Config) { c.HTTP.Address = taken.Addr().String() }, inMemory},
+		"http_address_of_another":   {func(_ *testing.T, c *framework.Config) { c.HTTP.Address = "192.0.2.1:80" }, inMemory},
+		"http_address_without_port": {func(_ *testing.T, c *framework.Config) { c.HTTP.Address = "127.0.0.1" }, inMemory},
 		"http_tls_files_that_are_missing": {func(_ *testing.T, c *framework.Config) {
 			c.HTTP.TLS = framework.ServerTLS{CertFile: "nowhere.crt", KeyFile: "nowhere.key"}
-		}, memory},
+		}, inMemory},
 		"admin_tls_files_that_are_missing": {func(_ *testing.T, c *framework.Config) {
 			c.Admin.Address, c.Admin.TLS = "127.0.0.1:0", framework.ServerTLS{CertFile: "nowhere.crt", KeyFile: "nowhere.key"}
-		}, memory},
-		"admin_address_in_use":     {func(_ *testing.T, c *framework.Config) { c.Admin.Address = taken.Addr().String() }, memory},
-		"driver_that_is_not_there": {func(_ *testing.T, c *framework.Config) { c.Broker = "kafka" }, memory},
+		}, inMemory},
+		"admin_address_in_use":     {func(_ *testing.T, c *framework.Config) { c.Admin.Address = taken.Addr().String() }, inMemory},
+		"driver_that_is_not_there": {func(_ *testing.T, c *framework.Config) { c.Broker = "kafka" }, inMemory},
 
-		"postgres_port_where_nothing_listens": {at(nobody), memory},
-		"postgres_port_that_keeps_silent":     {at(taken.Addr().String()), memory},
-		"postgres_host_without_a_name":        {at("nowhere.invalid:5432"), memory},
-		"postgres_user":                       {asURL(func(u *url.URL) { u.User = url.UserPassword("no_such_role", wrongtest.Secret) }), memory},
+		"postgres_port_where_nothing_listens": {at(nobody), inMemory},
+		"postgres_port_that_keeps_silent":     {at(taken.Addr().String()), inMemory},
+		"postgres_host_without_a_name":        {at("nowhere.invalid:5432"), inMemory},
+		"postgres_user":                       {asURL(func(u *url.URL) { u.User = url.UserPassword("no_such_role", wrongtest.Secret) }), inMemory},
 		"postgres_password": {postgres(func(t *testing.T, dsn, schema string) string {
 			return strings.Replace(userOf(t, dsn, schema+"_p", ""), wrongtest.Secret, "wrong", 1)
-		}), memory},
-		"postgres_database":              {asURL(func(u *url.URL) { u.Path = "/no_such_database" }), memory},
-		"postgres_tls_that_is_not_there": {asURL(func(u *url.URL) { u.RawQuery = "sslmode=require" }), memory},
-		"postgres_that_is_read_only":     {parameter("default_transaction_read_only=on"), memory},
+		}), inMemory},
+		"postgres_database":              {asURL(func(u *url.URL) { u.Path = "/no_such_database" }), inMemory},
+		"postgres_tls_that_is_not_there": {asURL(func(u *url.URL) { u.RawQuery = "sslmode=require" }), inMemory},
+		"postgres_that_is_read_only":     {parameter("default_transaction_read_only=on"), inMemory},
 		"postgres_role_without_connections": {postgres(func(t *testing.T, dsn, schema string) string {
 			return userOf(t, dsn, schema+"_c", "connection limit 0")
-		}), memory},
+		}), inMemory},
 		"postgres_role_without_rights": {postgres(func(t *testing.T, dsn, schema string) string {
 			return userOf(t, dsn, schema+"_r", "")
-		}), memory},
+		}), inMemory},
 		"postgres_role_that_only_reads": {func(t *testing.T, c *framework.Config) {
 			t.Helper()
 			c.Postgres.DSN, c.Postgres.Migrate, c.Outbox.Relay = reader(t, dsn, c.Postgres.Schema, ""), false, framework.Apart // of claim and relay either may be first
-		}, memory},
+		}, inMemory},
 		"postgres_schema_without_tables": {func(t *testing.T, c *framework.Config) {
 			t.Helper()
 			c.Postgres.Schema, c.Postgres.Migrate = devtest.Schema(t), false
-		}, memory},
-		"postgres_schema_that_is_none": {func(_ *testing.T, c *framework.Config) { c.Postgres.Schema = "pg_labour" }, memory},
+		}, inMemory},
+		"postgres_schema_that_is_none": {func(_ *testing.T, c *framework.Config) { c.Postgres.Schema = "pg_labour" }, inMemory},
 		"few_connections": {func(_ *testing.T, c *framework.Config) {
 			c.Postgres.MaxConnections, c.Handlers = 12, map[string]framework.Handler{"notify": {Concurrency: 20}}
-		}, memory},
+		}, inMemory},
 		"few_connections_by_the_dsn": {func(t *testing.T, c *framework.Config) {
 			t.Helper()
 			c.Postgres.DSN = with(t, c.Postgres.DSN, "pool_max_conns=7")
-		}, memory},
+		}, inMemory},
 		"postgres_role_with_few_connections": {func(t *testing.T, c *framework.Config) {
 			t.Helper()
 			c.Postgres.DSN, c.Postgres.Migrate, c.Effects.MaxConns = reader(t, dsn, c.Postgres.Schema, "connection limit 50"), false, 40
-		}, memory},
+		}, inMemory},
 
 		"kafka_port_where_nothing_listens":      {nil, kafka.NewDriver(kafka.Config{Brokers: []string{nobody}})},
 		"kafka_port_that_keeps_silent":          {nil, kafka.NewDriver(kafka.Config{Brokers: []string{taken.Addr().String()}})},
@@ -156,7 +157,7 @@ func TestWrongSettings(t *testing.T) {
 				Postgres: framework.Postgres{DSN: dsn, Schema: devtest.Schema(t), Migrate: true},
 			}
 			migrate := cfg
-			migrate.Broker, migrate.Drivers = "memory", []transport.Driver{memory}
+			migrate.Broker, migrate.Drivers = "memory", []transport.Driver{inMemory}
 			migrated, err := patientNew(t.Context(), migrate) // that takes what it takes
 			require.NoError(t, err)
 			require.NoError(t, migrated.Close())

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,30 +12,6 @@ import (
 
 	"github.com/millrace-go/millrace/transport"
 )
-
-// A rejected message becomes a dead letter, which is kept although nobody has subscribed to the dead-letter topic.
-func TestReject(t *testing.T) {
-	t.Parallel()
-	m := newMemory(t, transport.MemoryConfig{})
-	_, messages := subscribe(t, m, "orders", transport.SubscriberConfig{Consumer: "notify", Ordered: true})
-	first, second := message.NewMessage("1", []byte("?")), message.NewMessage("2", []byte("{}"))
-	for _, msg := range []*message.Message{first, second} {
-		transport.SetKey(msg, "k")
-	}
-	publish(t, m, "orders", first, second)
-	msg := <-messages
-	transport.DeliveryFrom(msg.Context()).Reject(errors.New("not JSON"))
-	transport.DeliveryFrom(msg.Context()).RetryAfter(time.Hour)
-	msg.Nack()
-	msg = <-messages
-	require.Equal(t, "2", msg.UUID, "its key goes on")
-	msg.Ack()
-	_, deads := subscribe(t, m, "orders.notify.dead-letters", transport.SubscriberConfig{Consumer: "dead-letters"})
-	msg = <-deads
-	require.Equal(t, "1", msg.UUID)
-	require.Equal(t, message.Metadata{"_millrace_key": "k", "millrace_dead_reason": "rejected", "millrace_dead_error": "not JSON"}, msg.Metadata)
-	msg.Ack()
-}
 
 // A dead letter is sent even if its cause is long or malformed.
 func TestRejectKeepsWhatTheBrokersTake(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
@@ -51,7 +52,7 @@ func TestSemanticConventions(t *testing.T) {
 		want []attribute.KeyValue
 	}{
 		"memory": {func(_ *testing.T, traces *sdktrace.TracerProvider, _ *sdkmetric.MeterProvider) (transport.Transport, error) {
-			return transport.NewMemory(transport.MemoryConfig{TracerProvider: traces})
+			return memory.New(memory.Config{TracerProvider: traces})
 		}, []attribute.KeyValue{semconv.MessagingSystemKey.String("memory")}},
 		"pubsub": {func(t *testing.T, traces *sdktrace.TracerProvider, metrics *sdkmetric.MeterProvider) (transport.Transport, error) {
 			t.Helper()

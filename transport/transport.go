@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -55,6 +56,9 @@ type PushServer interface {
 	// path of a request has one more element. The result is empty if no consumer is configured for push.
 	PushPaths() []string
 }
+
+// DefaultDrainTimeout is how long a closing subscriber waits for running handlers if the configuration sets no other time.
+const DefaultDrainTimeout = 30 * time.Second
 
 // DefaultConcurrency is how many messages a subscriber handles at once if SubscriberConfig does not set a number. It is well
 // below the size of a usual connection pool, because each handler under a claim holds one connection.

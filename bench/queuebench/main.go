@@ -24,8 +24,8 @@ import (
 
 	"github.com/millrace-go/millrace/bench/internal/wait"
 	"github.com/millrace-go/millrace/framework"
-	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 const (
@@ -91,7 +91,7 @@ func run(ctx context.Context, out io.Writer) error {
 
 // open makes the service, with Millrace's defaults for all that the harness does not say; MILLRACE_* variables change them.
 func (a *adapter) open(ctx context.Context) (database string, err error) {
-	broker, file := transport.MemoryDriver.Name, "adapter.json"
+	broker, file := memory.Driver.Name, "adapter.json"
 	if a.brokers != "" {
 		broker, file = kafka.Driver.Name, "kafka/adapter.json"
 	}
@@ -108,7 +108,7 @@ func (a *adapter) open(ctx context.Context) (database string, err error) {
 		"MILLRACE_SERVICE=" + serviceName, "MILLRACE_BROKER=" + broker, "MILLRACE_POSTGRES_DSN=" + a.database, "MILLRACE_POSTGRES_MIGRATE=true",
 		fmt.Sprintf("MILLRACE_HANDLERS={%s: {concurrency: %d}}", handlerName, a.workers), "MILLRACE_SHUTDOWN_TIMEOUT=" + stopFor.String(),
 	})
-	config, err := framework.LoadEnv("", environ, transport.MemoryDriver, kafka.Driver)
+	config, err := framework.LoadEnv("", environ, memory.Driver, kafka.Driver)
 	if err != nil {
 		return "", err
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
-	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
@@ -133,7 +133,7 @@ func load(ctx context.Context, p *stage.Part, o options) (cfg framework.Config, 
 			return cfg, err
 		}
 	}
-	return swap.Broker(millraceYAML, broker, pubsub.Driver, kafka.Driver, transport.MemoryDriver)
+	return swap.Broker(millraceYAML, broker, pubsub.Driver, kafka.Driver, memory.Driver)
 }
 
 // withSearchPath sets the search path, so that the handlers' SQL finds this run's tables.

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/internal/role"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
@@ -85,7 +86,7 @@ func newBroker(ctx context.Context, cfg config, log *slog.Logger) (transport.Tra
 	if cfg.Push != nil { // the only other difference of a consumer with push is its HTTP server
 		google.Subscription.Push = &pubsub.Push{Endpoint: cfg.Push.Endpoint, AllowUnauthenticated: true} // the emulator sends no tokens
 	}
-	c, err := swap.Broker(millraceYAML, cfg.Broker, pubsub.NewDriver(google), kafka.Driver, transport.MemoryDriver)
+	c, err := swap.Broker(millraceYAML, cfg.Broker, pubsub.NewDriver(google), kafka.Driver, memory.Driver)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 var (
@@ -168,7 +169,7 @@ func (t providers) RoundTrip(r *http.Request) (*http.Response, error) {
 // driver returns the broker of a process. An event that the handler publishes to the broker directly counts as an effect.
 func (p *Process) driver() transport.Driver {
 	return transport.Driver{Name: "memory", Settings: func() transport.Settings {
-		return &brokerSettings{transport.MemoryDriver.Settings(), p}
+		return &brokerSettings{memory.Driver.Settings(), p}
 	}}
 }
 

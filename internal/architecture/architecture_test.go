@@ -31,6 +31,7 @@ func TestArrowsRunOneWay(t *testing.T) {
 	for pkg, forbidden := range map[string][][]string{
 		"pgtx":             {upper, brokers, tests, {module + "transport", module + "outbox", module + "middleware", "github.com/ThreeDotsLabs/"}},
 		"transport":        {upper, brokers, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
+		"transport/memory": {upper, brokers, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
 		"transport/pubsub": {upper, kafka, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
 		"transport/kafka":  {upper, pubsub, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
 		"catalog":          {upper, brokers, tests, postgres, {module + "pgtx", module + "transport", module + "outbox", module + "middleware"}},

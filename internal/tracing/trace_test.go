@@ -30,6 +30,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
@@ -46,7 +47,7 @@ func TestOneTrace(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T, p trace.TracerProvider, c propagation.TextMapPropagator) (transport.Transport, error){
 		"memory": func(_ *testing.T, p trace.TracerProvider, c propagation.TextMapPropagator) (transport.Transport, error) {
-			return transport.NewMemory(transport.MemoryConfig{TracerProvider: p, Propagator: c})
+			return memory.New(memory.Config{TracerProvider: p, Propagator: c})
 		},
 		"pubsub": func(t *testing.T, p trace.TracerProvider, c propagation.TextMapPropagator) (transport.Transport, error) {
 			t.Helper()

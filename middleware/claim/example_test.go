@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // Every handler of the router becomes idempotent: its writes, and the message that it returns, happen once per event,
@@ -24,7 +25,7 @@ func ExampleClaim_Middleware() {
 	if _, err := pool.Exec(t.Context(), `create table notifications (event_id text not null)`); err != nil {
 		panic(err)
 	}
-	broker, err := transport.NewMemory(transport.MemoryConfig{})
+	broker, err := memory.New(memory.Config{})
 	if err != nil {
 		panic(err)
 	}

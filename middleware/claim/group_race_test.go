@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // Every other event is delivered twice, near its first delivery, and some handlers fail once: each has one effect.
@@ -27,10 +28,10 @@ func TestRaceOfDuplicatesInGroups(t *testing.T) {
 	f := newFixture(t)
 	c, err := claim.New(f.store, claim.Config{Service: "labour", Group: 50, Backoff: func(int) time.Duration { return time.Millisecond }})
 	require.NoError(t, err)
-	memory, err := transport.NewMemory(transport.MemoryConfig{})
+	broker, err := memory.New(memory.Config{})
 	require.NoError(t, err)
-	defer memory.Close()
-	subscriber, err := memory.Subscriber(transport.SubscriberConfig{Consumer: "notify", Concurrency: 200})
+	defer broker.Close()
+	subscriber, err := broker.Subscriber(transport.SubscriberConfig{Consumer: "notify", Concurrency: 200})
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
@@ -49,7 +50,7 @@ func TestRaceOfDuplicatesInGroups(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { assert.NoError(t, router.Run(ctx)) })
 	<-router.Running()
-	publisher, err := memory.Publisher()
+	publisher, err := broker.Publisher()
 	require.NoError(t, err)
 	var late []*message.Message
 	for i := range events {

@@ -18,10 +18,11 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // serveTopic runs a process that consumes the topic as "notify".
-func (f *fixture) serveTopic(m *transport.Memory, c *claim.Claim, topic string, concurrency int, h message.NoPublishHandlerFunc, options ...claim.SubscriberOption) (stop func()) {
+func (f *fixture) serveTopic(m *memory.Transport, c *claim.Claim, topic string, concurrency int, h message.NoPublishHandlerFunc, options ...claim.SubscriberOption) (stop func()) {
 	claim.PollEvery(c, 20*time.Millisecond)
 	sub, err := m.Connect().Subscriber(transport.SubscriberConfig{Consumer: "notify", Ordered: true, Concurrency: concurrency})
 	require.NoError(f.t, err)
@@ -46,7 +47,7 @@ func (f *fixture) quick(cfg claim.Config) *claim.Claim {
 func TestRenamedTopic(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	m, err := transport.NewMemory(transport.MemoryConfig{})
+	m, err := memory.New(memory.Config{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	p, err := m.Publisher()
@@ -119,7 +120,7 @@ func TestRenamedTopic(t *testing.T) {
 func TestRetriesWithinConcurrency(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	m, err := transport.NewMemory(transport.MemoryConfig{})
+	m, err := memory.New(memory.Config{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	var running, most atomic.Int32
@@ -145,7 +146,7 @@ func TestRetriesWithinConcurrency(t *testing.T) {
 
 	t.Run("control", func(t *testing.T) { // without the limit
 		f := newFixture(t)
-		m, err := transport.NewMemory(transport.MemoryConfig{})
+		m, err := memory.New(memory.Config{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, m.Close()) })
 		retried := make(chan struct{})
@@ -176,7 +177,7 @@ func TestRetriesWithinConcurrency(t *testing.T) {
 func TestRetriesWithinConcurrencyHaveTheirTurn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	m, err := transport.NewMemory(transport.MemoryConfig{})
+	m, err := memory.New(memory.Config{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	var retried atomic.Bool

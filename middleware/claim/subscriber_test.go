@@ -16,13 +16,14 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 const eventTopic = "labour.completed"
 
 // broker is one that several processes of a test share.
-func (f *fixture) broker() *transport.Memory {
-	m, err := transport.NewMemory(transport.MemoryConfig{})
+func (f *fixture) broker() *memory.Transport {
+	m, err := memory.New(memory.Config{})
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { require.NoError(f.t, m.Close()) })
 	s, err := m.Subscriber(transport.SubscriberConfig{Consumer: "notify", Ordered: true})
@@ -31,7 +32,7 @@ func (f *fixture) broker() *transport.Memory {
 	return m
 }
 
-func (f *fixture) publish(m *transport.Memory, msgs ...*message.Message) {
+func (f *fixture) publish(m *memory.Transport, msgs ...*message.Message) {
 	p, err := m.Publisher()
 	require.NoError(f.t, err)
 	require.NoError(f.t, p.Publish(eventTopic, msgs...))
@@ -44,7 +45,7 @@ func keyed(id, key string) *message.Message {
 }
 
 // serve runs a process that consumes the topic as "notify", with a claim of its own.
-func (f *fixture) serve(m *transport.Memory, cfg claim.Config, h message.NoPublishHandlerFunc, outside ...message.HandlerMiddleware) (stop func()) {
+func (f *fixture) serve(m *memory.Transport, cfg claim.Config, h message.NoPublishHandlerFunc, outside ...message.HandlerMiddleware) (stop func()) {
 	if cfg.Backoff == nil {
 		cfg.Backoff = func(int) time.Duration { return time.Millisecond }
 	}
@@ -55,7 +56,7 @@ func (f *fixture) serve(m *transport.Memory, cfg claim.Config, h message.NoPubli
 }
 
 // consume is serve with a claim that is there.
-func (f *fixture) consume(m *transport.Memory, c *claim.Claim, h message.NoPublishHandlerFunc, outside ...message.HandlerMiddleware) (stop func()) {
+func (f *fixture) consume(m *memory.Transport, c *claim.Claim, h message.NoPublishHandlerFunc, outside ...message.HandlerMiddleware) (stop func()) {
 	claim.PollEvery(c, 50*time.Millisecond)
 	sub, err := m.Connect().Subscriber(transport.SubscriberConfig{Consumer: "notify", Ordered: true})
 	require.NoError(f.t, err)
@@ -321,7 +322,7 @@ func TestSubscriptionsOfOneConsumer(t *testing.T) {
 		Backoff: func(int) time.Duration { return time.Millisecond },
 	})
 	require.NoError(t, err)
-	m, err := transport.NewMemory(transport.MemoryConfig{})
+	m, err := memory.New(memory.Config{})
 	require.NoError(t, err)
 	inner, err := m.Subscriber(transport.SubscriberConfig{Consumer: "notify"})
 	require.NoError(t, err)

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // beside is what becomes of events whose first attempt fails, with middleware of Watermill's outside or inside of the claim.
@@ -154,7 +155,7 @@ func (s *syncBuffer) String() string {
 }
 
 // route runs a router with the middleware, and the claim with its Subscriber and Handler where it is watched.
-func (f *fixture) route(cfg claim.Config, watched bool, outside, inside []message.HandlerMiddleware, h message.NoPublishHandlerFunc) (m *transport.Memory, stop func()) {
+func (f *fixture) route(cfg claim.Config, watched bool, outside, inside []message.HandlerMiddleware, h message.NoPublishHandlerFunc) (m *memory.Transport, stop func()) {
 	m = f.broker()
 	cfg.Service, cfg.Backoff = "labour", func(int) time.Duration { return time.Millisecond }
 	c, err := claim.New(f.store, cfg)

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // charges calls a provider that answers later.
@@ -231,7 +232,7 @@ func TestCompleteWakesTheEvent(t *testing.T) {
 		Service: "labour", MaxAttempts: 1, Logger: slog.New(slog.DiscardHandler), Consumer: func(string) string { return "bill" },
 	})
 	require.NoError(t, err)
-	m, err := transport.NewMemory(transport.MemoryConfig{})
+	m, err := memory.New(memory.Config{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	sub, err := m.Subscriber(transport.SubscriberConfig{Consumer: "bill"})

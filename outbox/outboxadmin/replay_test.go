@@ -23,6 +23,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 var me = outboxadmin.By{Actor: "a test", Note: "because"}
@@ -68,9 +69,9 @@ func TestReplayTakesEffectOnce(t *testing.T) {
 	f := newFixture(t)
 	require.NoError(t, claim.Migrate(t.Context(), f.pool, f.schema))
 	f.exec(`create table {schema}.effect (n bigint generated always as identity, consumer text, key text, payload text)`)
-	memory, err := transport.NewMemory(transport.MemoryConfig{})
+	broker, err := memory.New(memory.Config{})
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, memory.Close()) })
+	t.Cleanup(func() { assert.NoError(t, broker.Close()) })
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
 	c, err := claim.New(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), claim.Config{Service: "labour"})
@@ -89,7 +90,7 @@ func TestReplayTakesEffectOnce(t *testing.T) {
 		}
 	}, c.Middleware)
 	for _, topic := range []string{"topic", "again"} {
-		subscriber, err := memory.Subscriber(transport.SubscriberConfig{Consumer: "consumer-of-" + topic, Ordered: true})
+		subscriber, err := broker.Subscriber(transport.SubscriberConfig{Consumer: "consumer-of-" + topic, Ordered: true})
 		require.NoError(t, err)
 		router.AddConsumerHandler("consumer-of-"+topic, topic, subscriber, func(msg *message.Message) error {
 			tx, _ := pgtx.From(msg.Context())
@@ -98,7 +99,7 @@ func TestReplayTakesEffectOnce(t *testing.T) {
 		})
 	}
 	devtest.Run(t, router)
-	publisher, err := memory.Publisher()
+	publisher, err := broker.Publisher()
 	require.NoError(t, err)
 	f.relay(publisher, outbox.RelayConfig{Archive: 48 * time.Hour, PollInterval: 20 * time.Millisecond})
 

@@ -4,13 +4,14 @@ import (
 	"testing"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/transporttest"
 )
 
 // The test of a transport of your own. Here it is the in-memory one, and all transports of a test must be on one broker.
 func ExampleRun() {
 	test := func(t *testing.T) { // for you: func TestConformance(t *testing.T)
-		broker, err := transport.NewMemory(transport.MemoryConfig{})
+		broker, err := memory.New(memory.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/role"
-	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 const (
@@ -30,7 +30,7 @@ type Cast struct {
 	logs    io.Writer
 	play    func(ctx context.Context, role string, number int) error // nil: the parts are processes
 	stage   *Stage
-	memory  *transport.Memory
+	memory  *memory.Transport
 	ctx     context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -69,7 +69,7 @@ func (s *Stage) NewCast(ctx context.Context, roles Roles) (c *Cast, err error) {
 		c = NewGoroutines(ctx, func(ctx context.Context, role string, number int) error {
 			return roles[role](ctx, c.part(role, number))
 		})
-		c.memory, err = transport.NewMemory(transport.MemoryConfig{})
+		c.memory, err = memory.New(memory.Config{})
 	} else {
 		c = NewProcesses(ctx, s.logs, func(_ string, number int) any {
 			cfg := s.Config

@@ -10,11 +10,12 @@ import (
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
 var drivers = []transport.Driver{
-	pubsub.NewDriver(pubsub.Config{ProjectID: "p"}), kafka.NewDriver(kafka.Config{Brokers: []string{"127.0.0.1:9092"}}), transport.MemoryDriver,
+	pubsub.NewDriver(pubsub.Config{ProjectID: "p"}), kafka.NewDriver(kafka.Config{Brokers: []string{"127.0.0.1:9092"}}), memory.Driver,
 }
 
 // The examples run on each broker with the configuration that lies beside them, but for one line.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/internal/broker"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // asked is a transport that a console can ask.
@@ -53,5 +54,5 @@ func TestTheConsoleHasAConnectionOfItsOwn(t *testing.T) {
 	require.Len(t, s.opened, 1)
 	assert.True(t, s.opened[0].closed)
 	assert.Equal(t, time.Second, s.env.DrainTimeout)
-	assert.Empty(t, broker.Seen(&transport.Memory{}, of, nil), "a broker in memory cannot be asked")
+	assert.Empty(t, broker.Seen(&memory.Transport{}, of, nil), "a broker in memory cannot be asked")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/claim/redisclaim"
 	"github.com/millrace-go/millrace/pgtx"
-	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // Redis alone: duplicates are absorbed for three days, and the effect happens at least once. What the handler returns goes
@@ -22,7 +22,7 @@ import (
 func Example_alone() {
 	t := devtest.Example()
 	defer t.End()
-	broker, err := transport.NewMemory(transport.MemoryConfig{})
+	broker, err := memory.New(memory.Config{})
 	if err != nil {
 		panic(err)
 	}

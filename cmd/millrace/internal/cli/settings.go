@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-go/millrace/internal/reach"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
@@ -146,4 +147,4 @@ func (a *App) dsnSource() string {
 }
 
 // Drivers are the drivers of all brokers.
-var Drivers = []transport.Driver{kafka.Driver, transport.MemoryDriver, pubsub.Driver}
+var Drivers = []transport.Driver{kafka.Driver, memory.Driver, pubsub.Driver}

@@ -1,4 +1,4 @@
-package transport_test
+package memory_test
 
 import (
 	"testing"
@@ -7,14 +7,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 	"github.com/millrace-go/millrace/transport/transporttest"
 )
 
-func TestMemoryConformance(t *testing.T) {
-	memory, err := transport.NewMemory(transport.MemoryConfig{DrainTimeout: 5 * time.Second})
+func TestConformance(t *testing.T) {
+	broker, err := memory.New(memory.Config{DrainTimeout: 5 * time.Second})
 	require.NoError(t, err)
 	transporttest.Run(t, func(t testing.TB) transport.Transport {
-		m := memory.Connect()
+		m := broker.Connect()
 		t.Cleanup(func() { require.NoError(t, m.Close()) })
 		return m
 	}, transporttest.Config{})

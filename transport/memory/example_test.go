@@ -1,4 +1,4 @@
-package transport_test
+package memory_test
 
 import (
 	"context"
@@ -7,11 +7,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/memory"
 )
 
 // Any transport is used like this; only the first line names the broker.
-func ExampleNewMemory() {
-	broker, err := transport.NewMemory(transport.MemoryConfig{})
+func ExampleNew() {
+	broker, err := memory.New(memory.Config{})
 	if err != nil {
 		panic(err)
 	}

@@ -1,4 +1,4 @@
-package transport
+package memory
 
 import (
 	"fmt"
@@ -10,24 +10,24 @@ import (
 	"pgregory.net/rapid"
 )
 
-func queued(key, payload string) *memoryItem {
-	return &memoryItem{msg: message.NewMessage("id", []byte(payload)), key: key}
+func newQueued(key, payload string) *queued {
+	return &queued{msg: message.NewMessage("id", []byte(payload)), key: key}
 }
 
-func payload(item *memoryItem) string {
+func payload(item *queued) string {
 	if item == nil {
 		return ""
 	}
 	return string(item.msg.Payload)
 }
 
-func TestMemoryQueueLanes(t *testing.T) {
+func TestQueueLanes(t *testing.T) {
 	now := time.Unix(1000, 0)
-	q := newMemoryQueue(true)
-	for _, item := range []*memoryItem{queued("a", "a1"), queued("a", "a2"), queued("b", "b1"), queued("", "f1"), queued("", "f2")} {
+	q := newQueue(true)
+	for _, item := range []*queued{newQueued("a", "a1"), newQueued("a", "a2"), newQueued("b", "b1"), newQueued("", "f1"), newQueued("", "f2")} {
 		q.push(item)
 	}
-	take := func() *memoryItem {
+	take := func() *queued {
 		item, _ := q.take(now)
 		return item
 	}
@@ -47,7 +47,7 @@ func TestMemoryQueueLanes(t *testing.T) {
 	q.done(a1)
 	require.Equal(t, "a2", payload(take()))
 	q.done(b1)
-	q.push(queued("b", "b2"))
+	q.push(newQueued("b", "b2"))
 	b2 := take()
 	require.Equal(t, "b2", payload(b2))
 
@@ -58,10 +58,10 @@ func TestMemoryQueueLanes(t *testing.T) {
 	require.Zero(t, due)
 }
 
-func TestMemoryQueueWithoutOrder(t *testing.T) {
-	q := newMemoryQueue(false)
-	q.push(queued("a", "a1"))
-	q.push(queued("a", "a2"))
+func TestQueueWithoutOrder(t *testing.T) {
+	q := newQueue(false)
+	q.push(newQueued("a", "a1"))
+	q.push(newQueued("a", "a2"))
 	first, _ := q.take(time.Unix(0, 0))
 	second, _ := q.take(time.Unix(0, 0))
 	require.Equal(t, "a2", payload(second), "keys hold nothing back")
@@ -72,15 +72,15 @@ func TestMemoryQueueWithoutOrder(t *testing.T) {
 
 // In each interleaving every message is delivered until it is done, the messages of a key come one at a time and in order, and no
 // message comes before it is due.
-func TestMemoryQueueLosesNothing(t *testing.T) {
+func TestQueueLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(0, 0)
-		q := newMemoryQueue(true)
-		var inFlight []*memoryItem
+		q := newQueue(true)
+		var inFlight []*queued
 		next := map[string]int{}  // key -> number of the next message to push
 		ended := map[string]int{} // key -> number of messages that are done
-		numbers := map[*memoryItem]int{}
-		deliver := func() *memoryItem {
+		numbers := map[*queued]int{}
+		deliver := func() *queued {
 			item, due := q.take(now)
 			if item == nil {
 				if !due.IsZero() && !due.After(now) {
@@ -96,7 +96,7 @@ func TestMemoryQueueLosesNothing(t *testing.T) {
 			}
 			return item
 		}
-		pick := func(action *rapid.T) *memoryItem {
+		pick := func(action *rapid.T) *queued {
 			if len(inFlight) == 0 {
 				action.Skip("nothing in flight") // rapid takes another action instead
 			}
@@ -108,7 +108,7 @@ func TestMemoryQueueLosesNothing(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
 				key := rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "key")
-				item := queued(key, fmt.Sprint(next[key]))
+				item := newQueued(key, fmt.Sprint(next[key]))
 				numbers[item] = next[key]
 				next[key]++
 				q.push(item)

@@ -1,4 +1,4 @@
-package transport
+package memory
 
 import (
 	"context"
@@ -10,19 +10,20 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/tracing"
+	"github.com/millrace-go/millrace/transport"
 )
 
-// memoryFirstRetry and memoryLastRetry are the shortest and the longest delay before a nacked message is redelivered without a
+// firstRetry and lastRetry are the shortest and the longest delay before a nacked message is redelivered without a
 // RetryAfter. The delay doubles with each attempt.
 const (
-	memoryFirstRetry = 10 * time.Millisecond
-	memoryLastRetry  = time.Second
+	firstRetry = 10 * time.Millisecond
+	lastRetry  = time.Second
 )
 
-// memorySubscriber is one subscriber of the in-memory transport.
-type memorySubscriber struct {
-	transport *Memory
-	config    SubscriberConfig
+// subscriber is one subscriber of the in-memory transport.
+type subscriber struct {
+	transport *Transport
+	config    transport.SubscriberConfig
 
 	mu       sync.Mutex
 	closed   bool
@@ -31,19 +32,19 @@ type memorySubscriber struct {
 	closeAll sync.Once
 }
 
-func newMemorySubscriber(m *Memory, config SubscriberConfig) *memorySubscriber {
-	return &memorySubscriber{transport: m, config: config, stop: make(chan struct{})}
+func newSubscriber(m *Transport, config transport.SubscriberConfig) *subscriber {
+	return &subscriber{transport: m, config: config, stop: make(chan struct{})}
 }
 
 // SubscribeInitialize implements message.SubscribeInitializer. After the call the topic keeps messages for the consumer.
-func (s *memorySubscriber) SubscribeInitialize(topic string) error {
+func (s *subscriber) SubscribeInitialize(topic string) error {
 	_, err := s.group(topic)
 	return err
 }
 
 // Subscribe implements message.Subscriber. Ending ctx stops this subscription as Close would. The contexts of its
 // messages carry ctx's values but not its cancellation, so that running handlers can finish.
-func (s *memorySubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	group, err := s.group(topic)
 	if err != nil {
 		return nil, err
@@ -51,13 +52,13 @@ func (s *memorySubscriber) Subscribe(ctx context.Context, topic string) (<-chan 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, ErrClosed
+		return nil, transport.ErrClosed
 	}
-	sub := &memorySubscription{
+	sub := &subscription{
 		group: group,
-		dead:  s.transport.broker.topic(DeadLetterTopic(topic, s.config.Consumer)),
+		dead:  s.transport.broker.topic(transport.DeadLetterTopic(topic, s.config.Consumer)),
 		tracing: tracing.NewDeliveries(s.transport.config.TracerProvider, s.transport.config.Propagator,
-			"github.com/millrace-go/millrace/transport", "memory", topic, s.config.Consumer),
+			"github.com/millrace-go/millrace/transport/memory", "memory", topic, s.config.Consumer),
 		drain: s.transport.config.DrainTimeout,
 		slots: make(chan struct{}, s.config.Concurrency),
 		out:   make(chan *message.Message),
@@ -68,7 +69,7 @@ func (s *memorySubscriber) Subscribe(ctx context.Context, topic string) (<-chan 
 }
 
 // Close implements message.Subscriber. Transport.Subscriber documents how long it waits.
-func (s *memorySubscriber) Close() error {
+func (s *subscriber) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
@@ -78,12 +79,12 @@ func (s *memorySubscriber) Close() error {
 	return nil
 }
 
-func (s *memorySubscriber) group(topic string) (*memoryGroup, error) {
-	if err := RefusePattern(topic); err != nil {
+func (s *subscriber) group(topic string) (*group, error) {
+	if err := transport.RefusePattern(topic); err != nil {
 		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
 	if pattern := s.transport.config.Limits.Topic; pattern != nil && !pattern.MatchString(topic) {
-		return nil, fmt.Errorf("subscribe to %s: %w: topic does not match %s", topic, ErrLimit, pattern)
+		return nil, fmt.Errorf("subscribe to %s: %w: topic does not match %s", topic, transport.ErrLimit, pattern)
 	}
 	group, err := s.transport.broker.topic(topic).group(s.config.Consumer, s.config.Ordered)
 	if err != nil {
@@ -92,10 +93,10 @@ func (s *memorySubscriber) group(topic string) (*memoryGroup, error) {
 	return group, nil
 }
 
-// memorySubscription is one call of Subscribe.
-type memorySubscription struct {
-	group   *memoryGroup
-	dead    *memoryTopic
+// subscription is one call of Subscribe.
+type subscription struct {
+	group   *group
+	dead    *topic
 	tracing tracing.Deliveries
 	drain   time.Duration
 	slots   chan struct{} // one for each message that is delivered and neither acked nor nacked
@@ -104,7 +105,7 @@ type memorySubscription struct {
 }
 
 // run delivers until ctx ends or closing is closed. It returns after all goroutines that it started have ended.
-func (s *memorySubscription) run(ctx context.Context, closing <-chan struct{}) {
+func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	var goroutines sync.WaitGroup
 	messages, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
@@ -120,7 +121,7 @@ func (s *memorySubscription) run(ctx context.Context, closing <-chan struct{}) {
 	goroutines.Wait()
 }
 
-func (s *memorySubscription) deliver(messages context.Context, goroutines *sync.WaitGroup) {
+func (s *subscription) deliver(messages context.Context, goroutines *sync.WaitGroup) {
 	defer close(s.out)
 	for {
 		select {
@@ -132,10 +133,10 @@ func (s *memorySubscription) deliver(messages context.Context, goroutines *sync.
 		if item == nil {
 			return
 		}
-		delivery := &memoryDelivery{attempt: item.attempts}
+		delivery := &delivery{attempt: item.attempts}
 		msg := cloneMessage(item.msg)
 		ctx, span := s.tracing.Begin(messages, msg, item.attempts)
-		ctx, cancel := context.WithCancel(WithDelivery(ctx, delivery))
+		ctx, cancel := context.WithCancel(transport.WithDelivery(ctx, delivery))
 		msg.SetContext(ctx)
 		select {
 		case s.out <- msg:
@@ -148,32 +149,32 @@ func (s *memorySubscription) deliver(messages context.Context, goroutines *sync.
 		case <-s.stop:
 			cancel()
 			span.End()
-			s.group.update(func(q *memoryQueue) { q.putBack(item) })
+			s.group.update(func(q *queue) { q.putBack(item) })
 			return
 		}
 	}
 }
 
 // await settles one delivered message: after its ack, its nack, or the end of ctx, which the drain timeout cancels.
-func (s *memorySubscription) await(ctx context.Context, msg *message.Message, item *memoryItem, delivery *memoryDelivery) (acked bool) {
+func (s *subscription) await(ctx context.Context, msg *message.Message, item *queued, delivery *delivery) (acked bool) {
 	retry := func(after time.Duration) {
-		s.group.update(func(q *memoryQueue) { q.retry(item, time.Now().Add(after)) })
+		s.group.update(func(q *queue) { q.retry(item, time.Now().Add(after)) })
 	}
 	select {
 	case <-msg.Acked():
-		s.group.update(func(q *memoryQueue) { q.done(item) })
+		s.group.update(func(q *queue) { q.done(item) })
 		return true
 	case <-msg.Nacked():
 		if cause := delivery.Rejected(); cause != nil {
 			s.reject(item, cause)
-			s.group.update(func(q *memoryQueue) { q.done(item) })
+			s.group.update(func(q *queue) { q.done(item) })
 			break
 		}
 		retry(delivery.delay())
 	case <-ctx.Done():
 		select {
 		case <-msg.Acked(): // acked at the same moment: the ack wins
-			s.group.update(func(q *memoryQueue) { q.done(item) })
+			s.group.update(func(q *queue) { q.done(item) })
 			return true
 		default:
 			retry(0)
@@ -183,30 +184,30 @@ func (s *memorySubscription) await(ctx context.Context, msg *message.Message, it
 }
 
 // reject publishes the message to the consumer's dead-letter topic.
-func (s *memorySubscription) reject(item *memoryItem, cause error) {
+func (s *subscription) reject(item *queued, cause error) {
 	dead := cloneMessage(item.msg)
-	MarkRejected(dead, cause)
+	transport.MarkRejected(dead, cause)
 	s.dead.keep(dead)
 }
 
-// memoryDelivery implements Delivery.
-type memoryDelivery struct {
-	Rejection
+// delivery implements Delivery.
+type delivery struct {
+	transport.Rejection
 	attempt int
 	after   atomic.Int64 // in nanoseconds; 0 if RetryAfter was not called
 }
 
-func (d *memoryDelivery) Attempt() int                   { return d.attempt }
-func (d *memoryDelivery) RetryAfter(after time.Duration) { d.after.Store(int64(after)) }
-func (d *memoryDelivery) Handled()                       {}
+func (d *delivery) Attempt() int                   { return d.attempt }
+func (d *delivery) RetryAfter(after time.Duration) { d.after.Store(int64(after)) }
+func (d *delivery) Handled()                       {}
 
-func (d *memoryDelivery) delay() time.Duration {
+func (d *delivery) delay() time.Duration {
 	if after := time.Duration(d.after.Load()); after > 0 {
 		return after
 	}
-	delay := memoryFirstRetry
-	for i := 1; i < d.attempt && delay < memoryLastRetry; i++ {
+	delay := firstRetry
+	for i := 1; i < d.attempt && delay < lastRetry; i++ {
 		delay *= 2
 	}
-	return min(delay, memoryLastRetry)
+	return min(delay, lastRetry)
 }

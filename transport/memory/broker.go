@@ -1,4 +1,4 @@
-package transport
+package memory
 
 import (
 	"bytes"
@@ -12,34 +12,35 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/internal/tracing"
+	"github.com/millrace-go/millrace/transport"
 )
 
-// memoryBroker holds the topics of all transports that are connected to it.
-type memoryBroker struct {
+// broker holds the topics of all transports that are connected to it.
+type broker struct {
 	mu     sync.Mutex
-	topics map[string]*memoryTopic
+	topics map[string]*topic
 }
 
-// memoryTopic fans each message out to its consumer groups. Its lock is held over the fan-out, so that all groups see
-// the topic's messages in the same order. Lock order: memoryBroker.mu, memoryTopic.mu, memoryGroup.mu.
-type memoryTopic struct {
+// topic fans each message out to its consumer groups. Its lock is held over the fan-out, so that all groups see
+// the topic's messages in the same order. Lock order: broker.mu, topic.mu, group.mu.
+type topic struct {
 	mu     sync.Mutex
-	groups map[string]*memoryGroup
+	groups map[string]*group
 }
 
-func (b *memoryBroker) topic(name string) *memoryTopic {
+func (b *broker) topic(name string) *topic {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t, ok := b.topics[name]
 	if !ok {
-		t = &memoryTopic{groups: map[string]*memoryGroup{}}
+		t = &topic{groups: map[string]*group{}}
 		b.topics[name] = t
 	}
 	return t
 }
 
 // publish gives copies to every group; the caller keeps msgs. Groups share the copies and never change them.
-func (t *memoryTopic) publish(ctx context.Context, msgs []*message.Message, propagator propagation.TextMapPropagator) {
+func (t *topic) publish(ctx context.Context, msgs []*message.Message, propagator propagation.TextMapPropagator) {
 	copies := make([]*message.Message, len(msgs))
 	for i, msg := range msgs {
 		copies[i] = cloneMessage(msg)
@@ -55,22 +56,22 @@ func (t *memoryTopic) publish(ctx context.Context, msgs []*message.Message, prop
 }
 
 // fanOut must be called with t.mu locked.
-func (t *memoryTopic) fanOut(msgs []*message.Message) {
+func (t *topic) fanOut(msgs []*message.Message) {
 	for _, g := range t.groups {
-		items := make([]*memoryItem, len(msgs))
+		items := make([]*queued, len(msgs))
 		for i, msg := range msgs {
-			items[i] = &memoryItem{msg: msg, key: Key(msg)}
+			items[i] = &queued{msg: msg, key: transport.Key(msg)}
 		}
 		g.push(items)
 	}
 }
 
 // keep publishes a dead letter. If the topic has no consumer, it keeps the letter for DeadLetterConsumer.
-func (t *memoryTopic) keep(dead *message.Message) {
+func (t *topic) keep(dead *message.Message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.groups) == 0 {
-		t.groups[DeadLetterConsumer] = newMemoryGroup(false)
+		t.groups[transport.DeadLetterConsumer] = newGroup(false)
 	}
 	t.fanOut([]*message.Message{dead})
 }
@@ -83,12 +84,12 @@ func cloneMessage(msg *message.Message) *message.Message {
 }
 
 // group returns the consumer's group and creates it at the first call.
-func (t *memoryTopic) group(consumer string, ordered bool) (*memoryGroup, error) {
+func (t *topic) group(consumer string, ordered bool) (*group, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	g, ok := t.groups[consumer]
 	if !ok {
-		g = newMemoryGroup(ordered)
+		g = newGroup(ordered)
 		t.groups[consumer] = g
 	}
 	if g.queue.ordered != ordered {
@@ -97,26 +98,26 @@ func (t *memoryTopic) group(consumer string, ordered bool) (*memoryGroup, error)
 	return g, nil
 }
 
-// memoryGroup has the messages of one topic that one consumer has not finished.
-type memoryGroup struct {
+// group has the messages of one topic that one consumer has not finished.
+type group struct {
 	mu      sync.Mutex
-	queue   *memoryQueue
+	queue   *queue
 	changed chan struct{} // closed and replaced when a message may have become available
 }
 
-func newMemoryGroup(ordered bool) *memoryGroup {
-	return &memoryGroup{queue: newMemoryQueue(ordered), changed: make(chan struct{})}
+func newGroup(ordered bool) *group {
+	return &group{queue: newQueue(ordered), changed: make(chan struct{})}
 }
 
-func (g *memoryGroup) push(items []*memoryItem) {
-	g.update(func(q *memoryQueue) {
+func (g *group) push(items []*queued) {
+	g.update(func(q *queue) {
 		for _, item := range items {
 			q.push(item)
 		}
 	})
 }
 
-func (g *memoryGroup) update(f func(*memoryQueue)) {
+func (g *group) update(f func(*queue)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f(g.queue)
@@ -125,7 +126,7 @@ func (g *memoryGroup) update(f func(*memoryQueue)) {
 }
 
 // take waits for the next message. It returns nil when stop is closed.
-func (g *memoryGroup) take(stop <-chan struct{}) *memoryItem {
+func (g *group) take(stop <-chan struct{}) *queued {
 	for {
 		select {
 		case <-stop:
