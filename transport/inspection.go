@@ -28,3 +28,16 @@ type Addressed interface {
 	// Address is where the broker is, for people, without credentials.
 	Address() string
 }
+
+// Problem is a setting at the broker that holds messages up, changes them or loses them.
+type Problem struct {
+	Symptom, Cause string
+	Remedy         string // "": nothing to remedy, because the broker did not say whether there is a problem
+}
+
+// Examiner is implemented by transports that can look for problems in the settings of a topic and of one of its consumers. Examine
+// changes and creates nothing. If consumer is "", it examines only the topic; what does not exist has no problems. It is safe for
+// concurrent use.
+type Examiner interface {
+	Examine(ctx context.Context, topic, consumer string) ([]Problem, error)
+}

@@ -22,7 +22,7 @@ func (d *doctor) askBroker(ctx context.Context) {
 	for _, topic := range topics {
 		subscriptions = append(subscriptions, Subscription{Topic: topic})
 	}
-	a := AskBroker(ctx, d.Broker, subscriptions)
+	a := ask(ctx, d.Broker, subscriptions, true)
 	unasked := 0
 	for _, t := range a.Topics {
 		if errors.Is(t.Err, errNotAsked) {
@@ -34,6 +34,13 @@ func (d *doctor) askBroker(ctx context.Context) {
 			continue
 		}
 		d.subscribed(t.Of, t.Found, relays)
+		for _, p := range t.problems {
+			if p.Remedy == "" {
+				d.note("broker", p.Symptom)
+			} else {
+				d.find("broker", p.Symptom, p.Cause, p.Remedy)
+			}
+		}
 	}
 	if unasked > 0 {
 		d.find("broker", words.Count(unasked, "other subscription")+" could not be checked", errNotAsked.Error(), "look at the broker's load, and at the network between")
@@ -58,11 +65,18 @@ type TopicAnswer struct {
 	Of    Subscription
 	Found transport.Inspection
 	Err   error // why this topic could not be checked
+
+	problems []transport.Problem
 }
 
 // AskBroker asks a broker about subscriptions, and about topics alone where no consumer is named. Each request may take 5 s; after
 // one that takes longer it asks no more: the others get an error, or the broker as a whole if it has answered none.
-func AskBroker(ctx context.Context, b Broker, subscriptions []Subscription) (a BrokerAnswer) {
+func AskBroker(ctx context.Context, b Broker, subscriptions []Subscription) BrokerAnswer {
+	return ask(ctx, b, subscriptions, false)
+}
+
+// ask is AskBroker. If examine is set, it also looks for problems, which takes more requests.
+func ask(ctx context.Context, b Broker, subscriptions []Subscription, examine bool) (a BrokerAnswer) {
 	connecting, cancel := context.WithTimeout(ctx, brokerPatience)
 	defer cancel()
 	t, err := b.Open(connecting, brokerPatience)
@@ -80,6 +94,10 @@ func AskBroker(ctx context.Context, b Broker, subscriptions []Subscription) (a B
 		asking, cancel := context.WithTimeout(ctx, brokerPatience)
 		abandon := context.AfterFunc(asking, func() { _ = t.Close() }) // closes its connections: some requests ignore the context
 		i, err := t.(transport.Inspector).Inspect(asking, s.Topic, s.Consumer)
+		var problems []transport.Problem
+		if examiner, ok := t.(transport.Examiner); ok && examine && err == nil {
+			problems, err = examiner.Examine(asking, s.Topic, s.Consumer)
+		}
 		late := !abandon()
 		cancel()
 		if err != nil && late && !answered {
@@ -87,7 +105,7 @@ func AskBroker(ctx context.Context, b Broker, subscriptions []Subscription) (a B
 			return a
 		}
 		answered = answered || !late
-		a.Topics = append(a.Topics, TopicAnswer{Of: s, Found: i, Err: err})
+		a.Topics = append(a.Topics, TopicAnswer{Of: s, Found: i, Err: err, problems: problems})
 		if late { // its connections are closed
 			for _, other := range subscriptions[n+1:] {
 				a.Topics = append(a.Topics, TopicAnswer{Of: other, Err: errNotAsked})
