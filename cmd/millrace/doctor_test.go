@@ -15,11 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework/devstack"
@@ -675,4 +678,25 @@ func TestDoctorAsksTheBroker(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A message transform runs in Pub/Sub, where it can drop an event or its ID.
+func TestDoctorNamesMessageTransforms(t *testing.T) {
+	host := devtest.Start(t, devstack.PubSub).PubSubHost()
+	t.Setenv("PUBSUB_EMULATOR_HOST", host)
+	o, topic := newOperator(t), devtest.Topic(t)
+	o.run(cli.ExitOK, "migrate", "up")
+	connection, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, connection.Close()) })
+	_, err = pubsubpb.NewPublisherClient(connection).CreateTopic(t.Context(), &pubsubpb.Topic{
+		Name: "projects/millrace-test/topics/" + topic,
+		MessageTransforms: []*pubsubpb.MessageTransform{{Transform: &pubsubpb.MessageTransform_JavascriptUdf{JavascriptUdf: &pubsubpb.JavaScriptUDF{
+			FunctionName: "redact", Code: "function redact(message, metadata) { return null; }",
+		}}}},
+	})
+	require.NoError(t, err)
+	out := o.run(cli.ExitFailed, "doctor", "--ignore", "server", "--broker", "pubsub", "--project=millrace-test", "--subscribe", "orders.notify="+topic)
+	assert.Contains(t, out, "broker: a message transform of topic "+topic+" can drop events, or their IDs: JavaScript function redact\n")
+	assert.Contains(t, out, "\n  remedy  see that it returns each message that a consumer needs, with all its attributes (_watermill_message_uuid is the event's ID")
 }

@@ -16,27 +16,32 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/transport"
-	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
-// Examine implements transport.Examiner. It asks for the IAM policies of the topic and the subscription between which Pub/Sub forwards
-// dead letters.
+// Examine implements transport.Examiner. It looks for message transforms, and whether Pub/Sub may forward dead letters.
 func (t *Transport) Examine(ctx context.Context, topic, consumer string) ([]transport.Problem, error) {
-	if err := wire.CheckTopic(topic); err != nil {
+	found, s, err := t.lookUp(ctx, topic, consumer)
+	if err != nil {
 		return nil, err
 	}
-	if consumer == "" {
-		return nil, nil
+	all := transforms("topic "+topic, found.GetMessageTransforms())
+	if s != nil {
+		all = append(all, transforms("subscription "+path.Base(s.Name), s.GetMessageTransforms())...)
+		all = append(all, t.forwards(ctx, consumer, s)...)
 	}
-	name := wire.Project(t.config.ProjectID).Subscription(topic, consumer)
-	s, err := t.client.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: name})
-	switch {
-	case status.Code(err) == codes.NotFound:
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("look up subscription %s: %w", name, err)
+	return all, nil
+}
+
+func transforms(of string, enabled []*pubsubpb.MessageTransform) (all []transport.Problem) {
+	for _, name := range setting.Transforms(enabled) {
+		all = append(all, transport.Problem{
+			Symptom: "a message transform of " + of + " can drop events, or their IDs: " + name,
+			Cause:   "it runs in Pub/Sub: an event for which it returns null reaches no consumer, and one whose attributes it removes has no ID, which under a claim makes it a dead letter",
+			Remedy:  setting.TransformRemedy,
+		})
 	}
-	return t.forwards(ctx, consumer, s), nil
+	return all
 }
 
 // forwards examines whether Pub/Sub may forward the subscription's dead letters, as its service agent. That account's rights cannot be

@@ -117,3 +117,41 @@ func TestExamineDeadLetterRights(t *testing.T) {
 		})
 	}
 }
+
+// TestMessageTransforms: Pub/Sub runs them between a publish and a delivery, where nothing of ours sees what they drop. So a consumer that
+// starts and the doctor name them.
+func TestMessageTransforms(t *testing.T) {
+	t.Parallel()
+	options := emulator(t)
+	client, topic, consumer := rawClient(t, options), devtest.Topic(t), transport.SubscriberConfig{Consumer: "orders.notify"}
+	function := func(name string, disabled bool) *pubsubpb.MessageTransform {
+		return &pubsubpb.MessageTransform{Disabled: disabled, Transform: &pubsubpb.MessageTransform_JavascriptUdf{JavascriptUdf: &pubsubpb.JavaScriptUDF{
+			FunctionName: name, Code: "function " + name + "(message, metadata) { return null; }",
+		}}}
+	}
+	_, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: topicName(topic), MessageTransforms: []*pubsubpb.MessageTransform{function("redact", false), function("old", true)}})
+	require.NoError(t, err)
+	logged, log := newLog()
+	tr := connect(t, pubsub.Config{ClientOptions: options, Logger: log})
+	require.NoError(t, initialize(t, tr, topic, consumer))
+	require.Equal(t, 1, logged.count("a message transform can drop events"))
+	require.Equal(t, 1, logged.count("topic="+topic+` transform="JavaScript function redact" remedy="see that it returns each message`))
+
+	sub := getSubscription(t, client, topic, consumer.Consumer)
+	require.NoError(t, client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: sub.Name}))
+	sub.MessageTransforms = []*pubsubpb.MessageTransform{function("trim", false)}
+	_, err = client.SubscriptionAdminClient.CreateSubscription(t.Context(), sub)
+	require.NoError(t, err)
+	require.NoError(t, initialize(t, connect(t, pubsub.Config{ClientOptions: options, Logger: log, Resources: pubsub.CheckOnly}), topic, consumer))
+	require.Equal(t, 1, logged.count("subscription="+topic+`.orders.notify transform="JavaScript function trim"`))
+
+	all, err := tr.Examine(t.Context(), topic, consumer.Consumer)
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	assert.Equal(t, "a message transform of topic "+topic+" can drop events, or their IDs: JavaScript function redact", all[0].Symptom)
+	assert.Equal(t, "a message transform of subscription "+topic+".orders.notify can drop events, or their IDs: JavaScript function trim", all[1].Symptom)
+	assert.Contains(t, all[1].Remedy, "_watermill_message_uuid")
+	all, err = tr.Examine(t.Context(), topic, "")
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+}

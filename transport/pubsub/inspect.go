@@ -22,24 +22,13 @@ const defaultRetention = 7 * 24 * time.Hour
 // subscription/num_undelivered_messages.
 func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (transport.Inspection, error) {
 	i := transport.Inspection{Lag: -1}
-	if err := wire.CheckTopic(topic); err != nil {
+	found, s, err := t.lookUp(ctx, topic, consumer)
+	if err != nil {
 		return i, err
 	}
-	_, err := t.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: wire.Project(t.config.ProjectID).Topic(topic)})
-	if err != nil && status.Code(err) != codes.NotFound {
-		return i, fmt.Errorf("look up topic %s: %w", topic, err)
-	}
-	i.Topic = err == nil
-	if consumer == "" {
+	i.Topic = found != nil
+	if s == nil {
 		return i, nil
-	}
-	name := wire.Project(t.config.ProjectID).Subscription(topic, consumer)
-	s, err := t.client.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: name})
-	switch {
-	case status.Code(err) == codes.NotFound:
-		return i, nil
-	case err != nil:
-		return i, fmt.Errorf("look up subscription %s: %w", name, err)
 	}
 	if s.Topic == resource.DeletedTopic { // a topic of the same name, if there is one, does not feed it
 		return i, nil
@@ -49,6 +38,27 @@ func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (transp
 		i.Retention = d
 	}
 	return i, nil
+}
+
+// lookUp returns the topic and the consumer's subscription to it: nil for one that does not exist, and without a consumer.
+func (t *Transport) lookUp(ctx context.Context, topic, consumer string) (found *pubsubpb.Topic, s *pubsubpb.Subscription, err error) {
+	if err := wire.CheckTopic(topic); err != nil {
+		return nil, nil, err
+	}
+	project := wire.Project(t.config.ProjectID)
+	found, err = t.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: project.Topic(topic)})
+	if err != nil && status.Code(err) != codes.NotFound {
+		return nil, nil, fmt.Errorf("look up topic %s: %w", topic, err)
+	}
+	if consumer == "" {
+		return found, nil, nil
+	}
+	name := project.Subscription(topic, consumer)
+	s, err = t.client.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: name})
+	if err != nil && status.Code(err) != codes.NotFound {
+		return nil, nil, fmt.Errorf("look up subscription %s: %w", name, err)
+	}
+	return found, s, nil
 }
 
 // Address returns the project and, if it is configured, the endpoint.

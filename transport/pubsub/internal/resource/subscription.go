@@ -45,6 +45,7 @@ func (r *Registry) settle(ctx context.Context, want *pubsubpb.Subscription) erro
 		}
 		return fmt.Errorf("create subscription %s: %w", want.Name, err)
 	}
+	r.warnOfTransforms("subscription", want.Name, have.GetMessageTransforms())
 	all := setting.Differences(want, have)
 	if err := setting.Unchangeable(want.Name, all); err != nil || len(all) == 0 {
 		return err

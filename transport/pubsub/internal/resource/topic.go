@@ -47,6 +47,7 @@ func (r *Registry) createTopic(ctx context.Context, name string) error {
 // settleTopic changes a topic if Update is set; otherwise it logs the differences. It returns no error, because the topic works either
 // way.
 func (r *Registry) settleTopic(ctx context.Context, want, have *pubsubpb.Topic) {
+	r.warnOfTransforms("topic", want.Name, have.GetMessageTransforms())
 	all := setting.TopicDifferences(want, have)
 	if len(all) == 0 {
 		return
@@ -65,6 +66,13 @@ func (r *Registry) settleTopic(ctx context.Context, want, have *pubsubpb.Topic) 
 	for _, d := range all {
 		r.log.Warn("a topic is not as configured", slog.String("topic", path.Base(want.Name)), slog.String("setting", d.Field),
 			slog.String("have", d.Have), slog.String("want", d.Want), slog.String("remedy", "let Config.Resources be Update, or change the configuration or the topic"))
+	}
+}
+
+// warnOfTransforms logs each enabled message transform of the topic or the subscription.
+func (r *Registry) warnOfTransforms(kind, name string, all []*pubsubpb.MessageTransform) {
+	for _, transform := range setting.Transforms(all) {
+		r.log.Warn("a message transform can drop events, or their IDs", slog.String(kind, path.Base(name)), slog.String("transform", transform), slog.String("remedy", setting.TransformRemedy))
 	}
 }
 
