@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace-go/millrace/framework/devstack"
@@ -121,6 +122,26 @@ func TestLeaderless(t *testing.T) {
 	})
 }
 
+// assign creates a topic of one partition for each list of replicas.
+func assign(t *testing.T, client *kgo.Client, name string, minInSync int, replicas ...[]int32) {
+	t.Helper()
+	request := kmsg.NewPtrCreateTopicsRequest()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, -1, -1
+	for n, of := range replicas {
+		a := kmsg.NewCreateTopicsRequestTopicReplicaAssignment()
+		a.Partition, a.Replicas = int32(n), of
+		topic.ReplicaAssignment = append(topic.ReplicaAssignment, a)
+	}
+	enough := kmsg.NewCreateTopicsRequestTopicConfig()
+	enough.Name, enough.Value = "min.insync.replicas", kmsg.StringPtr(strconv.Itoa(minInSync))
+	topic.Configs = append(topic.Configs, enough)
+	request.Topics = append(request.Topics, topic)
+	response, err := request.RequestWith(t.Context(), client)
+	require.NoError(t, err)
+	require.NoError(t, kerr.ErrorForCode(response.Topics[0].ErrorCode))
+}
+
 // TestLeaderlessPartitionOfABrokerThatIsKilled: each partition of the output is on one broker alone, one of which is killed,
 // also in the middle of transactions: Kafka cannot end these before the broker is back.
 func TestLeaderlessPartitionOfABrokerThatIsKilled(t *testing.T) {
@@ -128,21 +149,7 @@ func TestLeaderlessPartitionOfABrokerThatIsKilled(t *testing.T) {
 	cluster := devtest.Kafka(t, devstack.KafkaConfig{})
 	c := newCopying(t, cluster.Brokers(), 0)
 	out := devtest.Topic(t)
-	request := kmsg.NewPtrCreateTopicsRequest()
-	topic := kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = out, -1, -1
-	for n, replicas := range [][]int32{{1}, {3}, {2}} {
-		a := kmsg.NewCreateTopicsRequestTopicReplicaAssignment()
-		a.Partition, a.Replicas = int32(n), replicas
-		topic.ReplicaAssignment = append(topic.ReplicaAssignment, a)
-	}
-	enough := kmsg.NewCreateTopicsRequestTopicConfig()
-	enough.Name, enough.Value = "min.insync.replicas", kmsg.StringPtr("1")
-	topic.Configs = append(topic.Configs, enough)
-	request.Topics = append(request.Topics, topic)
-	response, err := request.RequestWith(t.Context(), c.client)
-	require.NoError(t, err)
-	require.NoError(t, kerr.ErrorForCode(response.Topics[0].ErrorCode))
+	assign(t, c.client, out, 1, []int32{1}, []int32{3}, []int32{2})
 	require.NoError(t, cluster.AwaitInSync(t.Context()))
 	c.out = out
 	missing := keyInto(t, fake(t), 1, 3)

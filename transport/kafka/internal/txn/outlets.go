@@ -23,6 +23,7 @@ type outlets struct {
 	partitioner produce.Partitioner
 	spread      *produce.Spread
 	stale       map[string]bool // topics that are to be looked at before the next transaction
+	short       map[string]shortage
 
 	mu      sync.Mutex
 	known   map[string]outlet
@@ -38,7 +39,7 @@ type outlet struct {
 }
 
 func newOutlets(life context.Context, client sarama.Client, topics *conn.Topics, partitioner produce.Partitioner, spread *produce.Spread) *outlets {
-	return &outlets{life: life, client: client, topics: topics, partitioner: partitioner, spread: spread, stale: map[string]bool{}, known: map[string]outlet{}, looking: map[string]bool{}}
+	return &outlets{life: life, client: client, topics: topics, partitioner: partitioner, spread: spread, stale: map[string]bool{}, short: map[string]shortage{}, known: map[string]outlet{}, looking: map[string]bool{}}
 }
 
 func (o *outlets) close() { o.running.Wait() }
@@ -136,7 +137,7 @@ func (p placing) place(o *produce.Output) (at topicPartition, err error) {
 }
 
 // reach returns an error when no output can be sent to the partition now. A transaction must not begin there: it could not
-// end before the partition has a leader.
+// end before the partition takes writes.
 func (p placing) reach(at topicPartition, found outlet) error {
 	err, ok := p.reached[at]
 	if ok {
@@ -144,14 +145,14 @@ func (p placing) reach(at topicPartition, found outlet) error {
 	}
 	if !slices.Contains(found.writable, at.partition) {
 		err = sarama.ErrLeaderNotAvailable
-	} else {
+	} else if err = p.lacks(at); err == nil {
 		var leader *sarama.Broker
 		if leader, err = p.client.Leader(at.topic, at.partition); err == nil {
 			err = conn.Open(leader)
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("find the leader of %s, partition %d: %w", at.topic, at.partition, err)
+		err = fmt.Errorf("reach %s, partition %d: %w", at.topic, at.partition, err)
 		p.lookLater(at.topic)
 	}
 	p.reached[at] = err

@@ -158,7 +158,7 @@ func (p *producer) round(ctx context.Context, outputs placed) error {
 	}
 	retry := backoff.Doubling{Min: firstCallRetry, Max: lastCallRetry}
 	for attempt := 1; ; attempt++ {
-		again, err := p.produce(batches)
+		again, err := p.produce(batches, now)
 		if len(batches) == 0 || err != nil {
 			return err
 		}
@@ -181,7 +181,9 @@ func (p *producer) leader(at topicPartition) (*sarama.Broker, error) {
 // is no error: it is not in the log. That is usual where brokers ask the coordinator whether the partitions belong to the
 // transaction (KIP-890): one such question fails when another follows on its heels, and here the offsets' does. In version 2
 // the coordinator may still be ending the transaction before.
-func (p *producer) produce(batches map[topicPartition]*sarama.RecordBatch) (again, err error) {
+//
+// A partition that has lacked replicas since the time for shortPatience is an error.
+func (p *producer) produce(batches map[topicPartition]*sarama.RecordBatch, since time.Time) (again, err error) {
 	requests := map[*sarama.Broker]*sarama.ProduceRequest{}
 	sent := map[*sarama.Broker][]topicPartition{}
 	for at, batch := range batches {
@@ -215,16 +217,21 @@ func (p *producer) produce(batches map[topicPartition]*sarama.RecordBatch) (agai
 			a := sequence.AnswerTo(r.response, r.err, at.topic, at.partition)
 			if a.Kind == sequence.Appended {
 				delete(batches, at)
+				p.outlets.took(at)
 				continue
 			}
 			p.doubtful = p.doubtful || a.Kind == sequence.Unknown
 			failure := p.failure(at, a.Err)
-			if errors.Is(a.Err, sarama.ErrNotEnoughReplicas) || errors.Is(a.Err, sarama.ErrConcurrentTransactions) {
+			switch lacks := errors.Is(a.Err, sarama.ErrNotEnoughReplicas); {
+			case lacks && time.Since(since) >= shortPatience:
+				p.outlets.lacking(at, a.Err)
+				errs = append(errs, failure)
+			case lacks, errors.Is(a.Err, sarama.ErrConcurrentTransactions):
 				retriable = append(retriable, failure)
-				continue
+			default:
+				p.outlets.stale[at.topic] = true
+				errs = append(errs, failure)
 			}
-			p.outlets.stale[at.topic] = true
-			errs = append(errs, failure)
 		}
 	}
 	if len(errs) > 0 {
