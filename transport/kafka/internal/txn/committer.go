@@ -398,7 +398,7 @@ func (m *Committer) resolve(batch []*ledger.Unit) {
 	if err != nil {
 		m.log.Warn("it is not known whether a transaction was committed", slog.Any("error", err))
 	} else {
-		verdict = ledger.VerdictOf(first, ledger.NextOffsets(batch), committed)
+		verdict = ledger.VerdictOf(first, m.producer.next(batch), committed)
 		m.log.Info("a transaction's outcome is known", slog.String("outcome", verdict.String()))
 	}
 	m.observer.resolved(m.life, verdict)

@@ -53,7 +53,7 @@ func (p *producer) run(ctx context.Context, batch []*ledger.Unit, outputs placed
 	go func() {
 		err := p.addOffsets(ctx)
 		if err == nil {
-			err = p.commitOffsets(ctx, ledger.NextOffsets(batch), by)
+			err = p.commitOffsets(ctx, batch, by)
 		}
 		offsets <- err
 	}()
@@ -70,7 +70,7 @@ func (p *producer) runV2(ctx context.Context, batch []*ledger.Unit, outputs plac
 	if err := p.rounds(ctx, outputs); err != nil {
 		return err
 	}
-	if err := p.commitOffsets(ctx, ledger.NextOffsets(batch), by); err != nil {
+	if err := p.commitOffsets(ctx, batch, by); err != nil {
 		return err
 	}
 	return p.end(ctx, true)

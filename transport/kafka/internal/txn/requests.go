@@ -156,18 +156,26 @@ func (p *producer) addOffsets(ctx context.Context) error {
 	return nil
 }
 
-// commitOffsets commits the offsets of partitions in the transaction, on behalf of the member.
-func (p *producer) commitOffsets(ctx context.Context, next map[ledger.Place]ledger.Position, by member) error {
+// next is what the group has when the batch is committed.
+func (p *producer) next(batch []*ledger.Unit) map[ledger.Place]ledger.Position {
+	next := ledger.NextOffsets(batch)
+	if p.noteless {
+		for place, at := range next {
+			next[place] = ledger.Position{Offset: at.Offset}
+		}
+	}
+	return next
+}
+
+// commitOffsets commits the offsets that follow the batch in the transaction, on behalf of the member.
+func (p *producer) commitOffsets(ctx context.Context, batch []*ledger.Unit, by member) error {
 	as := conn.Member{ID: by.id, Generation: by.generation, Instance: p.instance}
 	if p.without&WithoutMember != 0 {
 		as = conn.Member{Generation: sarama.GroupGenerationUndefined}
 	}
 	for {
 		offsets := map[string]map[int32]conn.Position{}
-		for place, at := range next {
-			if p.noteless {
-				at.Note = ""
-			}
+		for place, at := range p.next(batch) {
 			if offsets[place.Topic] == nil {
 				offsets[place.Topic] = map[int32]conn.Position{}
 			}
