@@ -31,7 +31,11 @@ func (p *partitionConsumer) passMarkers(session context.Context, claim sarama.Co
 			wait, before = firstMarkerWait, from
 			continue
 		}
-		found, err := conn.LookAhead(p.shared.Client, p.topic, p.number, from)
+		var found conn.Unread
+		err := p.shared.Cluster.Within(session, func() (err error) { // a rebalance does not wait for the answer
+			found, err = conn.LookAhead(p.shared.Client, p.topic, p.number, from)
+			return err
+		})
 		if err != nil || found.First <= from {
 			wait = min(2*wait, lastMarkerWait)
 			continue
