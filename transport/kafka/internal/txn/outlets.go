@@ -24,6 +24,7 @@ type outlets struct {
 	spread      *produce.Spread
 	stale       map[string]bool // topics that are to be looked at before the next transaction
 	short       map[string]shortage
+	opening     map[int32]chan error // connections to brokers that have not answered in time
 
 	mu      sync.Mutex
 	known   map[string]outlet
@@ -39,7 +40,7 @@ type outlet struct {
 }
 
 func newOutlets(life context.Context, client sarama.Client, topics *conn.Topics, partitioner produce.Partitioner, spread *produce.Spread) *outlets {
-	return &outlets{life: life, client: client, topics: topics, partitioner: partitioner, spread: spread, stale: map[string]bool{}, short: map[string]shortage{}, known: map[string]outlet{}, looking: map[string]bool{}}
+	return &outlets{life: life, client: client, topics: topics, partitioner: partitioner, spread: spread, stale: map[string]bool{}, short: map[string]shortage{}, opening: map[int32]chan error{}, known: map[string]outlet{}, looking: map[string]bool{}}
 }
 
 func (o *outlets) close() { o.running.Wait() }
@@ -148,7 +149,7 @@ func (p placing) reach(at topicPartition, found outlet) error {
 	} else if err = p.lacks(at); err == nil {
 		var leader *sarama.Broker
 		if leader, err = p.client.Leader(at.topic, at.partition); err == nil {
-			err = conn.Open(leader)
+			err = p.open(leader)
 		}
 	}
 	if err != nil {
@@ -156,5 +157,37 @@ func (p placing) reach(at topicPartition, found outlet) error {
 		p.lookLater(at.topic)
 	}
 	p.reached[at] = err
+	return err
+}
+
+// openPatience is how long a transaction waits for a broker's connection, if the broker answered the last time.
+const openPatience = time.Second
+
+// errSilent is of a broker whose connection is not open yet.
+var errSilent = fmt.Errorf("the broker does not answer yet: %w", sarama.ErrNotConnected)
+
+// open waits until the client's connection to the broker is open. For a broker that has not answered lately it does not wait: otherwise
+// each output for that broker would delay the transactions of others by a timeout.
+func (o *outlets) open(broker *sarama.Broker) (err error) {
+	answer, silent := o.opening[broker.ID()]
+	if answer == nil {
+		answer = make(chan error, 1)
+		o.running.Go(func() { answer <- conn.Open(broker) })
+	}
+	patience := openPatience
+	if silent {
+		patience = 0
+	}
+	select {
+	case err = <-answer:
+		answer = nil
+	case <-time.After(patience):
+		err = errSilent
+	}
+	if err == nil {
+		delete(o.opening, broker.ID())
+	} else {
+		o.opening[broker.ID()] = answer
+	}
 	return err
 }
