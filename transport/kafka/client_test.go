@@ -160,7 +160,7 @@ func TestNewGivesUp(t *testing.T) {
 	}
 	err := refusal(t, kafka.Config{Brokers: silent})
 	for _, address := range silent {
-		require.ErrorContains(t, err, "broker "+address+": no answer within 5s")
+		require.ErrorContains(t, err, "broker "+address+": no answer within 4.5s")
 	}
 	connect(t, kafka.Config{Brokers: slices.Concat(silent, fake(t).ListenAddrs())})
 }

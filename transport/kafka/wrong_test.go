@@ -12,9 +12,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -103,6 +105,32 @@ func allowed(without ...kfake.ACL) kfake.Opt {
 		all = append(all, a)
 	}
 	return kfake.User("PLAIN", "labour", wrongtest.Secret, all...)
+}
+
+// connecting knows how long connections may take at most. It is no clock, so it does not depend on how busy the machine is.
+type connecting struct {
+	mu            sync.Mutex
+	begun, latest time.Time // the first dial, and the latest deadline
+}
+
+func (c *connecting) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	c.mu.Lock()
+	if c.begun.IsZero() {
+		c.begun = time.Now()
+	}
+	if deadline, ok := ctx.Deadline(); !ok {
+		c.latest = c.begun.Add(time.Hour)
+	} else if deadline.After(c.latest) {
+		c.latest = deadline
+	}
+	c.mu.Unlock()
+	return new(net.Dialer).DialContext(ctx, network, address)
+}
+
+func (c *connecting) longest() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.latest.Sub(c.begun)
 }
 
 // TestWrongSettings: each of them is an error within 5 s that names the setting, or the right, and the remedy.
@@ -198,7 +226,10 @@ func TestWrongSettings(t *testing.T) {
 			wrongtest.Refused(t, func() error {
 				ctx, cancel := context.WithTimeout(t.Context(), wait)
 				defer cancel()
+				var connecting connecting
+				c.config.Dial = connecting.dial
 				tr, err := kafka.New(ctx, c.config)
+				assert.LessOrEqual(t, connecting.longest(), 4500*time.Millisecond, "half a second is left for the rest")
 				if err != nil || c.use == nil {
 					return err
 				}

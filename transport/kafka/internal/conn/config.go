@@ -15,8 +15,10 @@ import (
 const Scope = "github.com/millrace-go/millrace/transport/kafka"
 
 const (
-	// dialTimeout bounds the opening of one connection, and how long New waits for the first one.
+	// dialTimeout bounds the opening of one connection.
 	dialTimeout = 5 * time.Second
+	// probeTimeout bounds how long New waits for the first connection, so that the error for a wrong setting comes within 5 s.
+	probeTimeout = 4500 * time.Millisecond
 	// brokerTimeout is how long a broker may wait for its replicas before it answers a produce request.
 	brokerTimeout = 10 * time.Second
 	// ReadTimeout detects connections on which nothing arrives any more. It is longer than brokerTimeout, which a broker may take.

@@ -12,7 +12,7 @@ import (
 // probe connects to all brokers at once and returns the first that accepts the client. Its error says what is wrong with each. sarama's
 // client loads only the topics that it needs, so it would fail at the first publish, and it tries one broker after another.
 func probe(ctx, life context.Context, config Config) (address string, err error) {
-	waiting, stop := context.WithTimeout(life, dialTimeout)
+	waiting, stop := context.WithTimeout(life, probeTimeout)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
 	// All connections end once the first broker has accepted the client.
@@ -52,7 +52,7 @@ func (c Config) try(ctx context.Context, address string) error {
 	}
 	err = c.explain(err, found)
 	if late {
-		err = fmt.Errorf("no answer within %s: %w", dialTimeout, err)
+		err = fmt.Errorf("no answer within %s: %w", probeTimeout, err)
 	}
 	return err
 }

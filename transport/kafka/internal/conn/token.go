@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// tokenTimeout bounds one token request. It is shorter than dialTimeout, so that the error is the token endpoint's.
+// tokenTimeout bounds one token request. It is shorter than probeTimeout, so that the error is the token endpoint's.
 const tokenTimeout = 4 * time.Second
 
 // tokens implements sarama.AccessTokenProvider with a token endpoint. It is safe for concurrent use.
