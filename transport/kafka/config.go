@@ -29,6 +29,9 @@ import (
 const (
 	defaultClientID = "millrace"
 	defaultVersion  = "3.6.0"
+
+	defaultMaxBufferedBytes = 128 << 20
+	minBufferedBytes        = 16 << 20
 )
 
 // minVersion is the first protocol version in which an idempotent producer resumes after a lost epoch and a transaction's
@@ -84,6 +87,12 @@ type Config struct {
 	// Consumer says. Default: none.
 	Consumers map[string]ConsumerConfig
 
+	// MaxBufferedBytes is how many bytes the messages may take that this process has read and not finished, of all partitions of
+	// all consumers, uncompressed. Each partition may hold an equal share. At the limit partitions pause, and read again in turn. A
+	// partition that holds nothing reads on after 10 s in which none has finished a message, so one consumer whose handlers hang does
+	// not stop the others. From 16 MiB on. Default: 128 MiB.
+	MaxBufferedBytes int
+
 	// DrainTimeout is how long a closing subscriber waits for running handlers. After that their contexts are cancelled
 	// and their messages are delivered again. Default: transport.DefaultDrainTimeout (30 s); in a service of the framework its
 	// ShutdownTimeout, or the longest timeout of a handler if that is longer.
@@ -120,6 +129,7 @@ func (c Config) WithDefaults() Config {
 	for name, consumer := range c.Consumers {
 		c.Consumers[name] = consumer.WithDefaults()
 	}
+	c.MaxBufferedBytes = cmp.Or(c.MaxBufferedBytes, defaultMaxBufferedBytes)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, transport.DefaultDrainTimeout)
 	if c.MeterProvider == nil {
 		c.MeterProvider = otel.GetMeterProvider()
@@ -184,6 +194,9 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s is of no consumer: %w", field, err))
 		}
 		errs = append(errs, c.Consumers[name].validate(field))
+	}
+	if c.MaxBufferedBytes < minBufferedBytes {
+		errs = append(errs, fmt.Errorf("Config.MaxBufferedBytes is %d: want %d or more, or 0 for the default of %d", c.MaxBufferedBytes, minBufferedBytes, defaultMaxBufferedBytes))
 	}
 	if c.DrainTimeout < 0 {
 		errs = append(errs, fmt.Errorf("Config.DrainTimeout is %s: want more than 0, or 0 for the default of %s", c.DrainTimeout, transport.DefaultDrainTimeout))

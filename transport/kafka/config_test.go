@@ -74,6 +74,7 @@ func TestConfigValidate(t *testing.T) {
 		{`Transaction.IDPrefix is "a b"`, func(c *kafka.Config) { c.Transaction.IDPrefix = "a b" }},
 		{"DrainTimeout is -1s", func(c *kafka.Config) { c.DrainTimeout = -time.Second }},
 		{`Config.Consumers["a.b"] is of no consumer: want 1 to 100 letters`, func(c *kafka.Config) { c.Consumers = map[string]kafka.ConsumerConfig{"a.b": c.Consumer} }},
+		{`MaxBufferedBytes is 1000: want 16777216 or more`, func(c *kafka.Config) { c.MaxBufferedBytes = 1000 }},
 		{`Consumers["x"].Prefetch is -1`, func(c *kafka.Config) { c.Consumers = map[string]kafka.ConsumerConfig{"x": {Prefetch: -1}} }},
 		{`Consumers["100%d"].Prefetch is -1: want 1`, func(c *kafka.Config) { c.Consumers = map[string]kafka.ConsumerConfig{"100%d": {Prefetch: -1}} }},
 		{"DeadLetter.MaxAttempts is 5 without", func(c *kafka.Config) { c.Consumer.DeadLetter.MaxAttempts = 5 }},

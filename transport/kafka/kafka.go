@@ -38,6 +38,7 @@ type Transport struct {
 	client    sarama.Client // for all but consuming
 	topics    *conn.Topics
 	notes     *conn.Topics // of transactions
+	budget    *group.Budget
 	publisher *produce.Publisher
 
 	mu          sync.Mutex
@@ -71,6 +72,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		end:         end,
 		cluster:     cluster,
 		client:      client,
+		budget:      group.NewBudget(config.MaxBufferedBytes),
 		subscribers: map[*subscriber]struct{}{},
 		instances:   map[string]bool{},
 	}
@@ -175,7 +177,7 @@ var gate group.Gate
 
 // shared is what subscriptions share.
 func (t *Transport) shared() group.Shared {
-	return group.Shared{Life: t.life, Cluster: t.cluster, Client: t.client, Topics: t.topics, Publisher: t.publisher, Gate: &gate}
+	return group.Shared{Life: t.life, Cluster: t.cluster, Client: t.client, Topics: t.topics, Publisher: t.publisher, Budget: t.budget, Gate: &gate}
 }
 
 func (t *Transport) forget(s *subscriber) {

@@ -63,6 +63,8 @@ func (s *Subscription) configure(c *sarama.Config) {
 	if transactions != nil && transactions.Without&txn.WithoutStable != 0 {
 		c.Consumer.IsolationLevel = sarama.ReadUncommitted
 	}
+	c.Consumer.Fetch.MaxBytes = int32(s.shared.Budget.request)
+	c.Consumer.Fetch.Default = int32(s.shared.Budget.fetch)
 	c.Consumer.MaxWaitTime = conn.RetryWait // leaving the group waits for it
 	c.Consumer.Group.Session.Timeout = s.config.SessionTimeout
 	c.Consumer.Group.Heartbeat.Interval = heartbeatInterval

@@ -37,7 +37,8 @@ type outlook struct {
 	starved bool      // a message is ready, but there is no slot
 	due     time.Time // otherwise, when a message is ready; zero: unknown
 	full    bool      // read no more records
-	heavy   bool      // it is full of bytes
+	heavy   bool      // the budget has no room for more
+	again   time.Time // when to ask the budget again; zero: it wakes the partition
 }
 
 // start delivers ready messages while there are slots. slot says that the caller has a slot, which start takes over.
@@ -61,8 +62,10 @@ func (w *inFlight) start(now time.Time, slot bool) (o outlook) {
 		slot = false
 		entries = append(entries, e)
 	}
-	o.full = o.full || p.lane.Full()
-	o.heavy = p.lane.Heavy()
+	p.buffered.Store(int64(p.lane.Bytes()))
+	reads, again := p.shared.Budget.Reads(p, p.lane.Bytes(), now)
+	o.heavy, o.again = !reads, again
+	o.full = o.full || p.lane.Full() || o.heavy
 	p.mu.Unlock()
 	if slot {
 		<-p.slots

@@ -29,8 +29,8 @@ type observer struct {
 	consumer                                              string
 	deliveries, deadLetters, failures, rebalances, resets metric.Int64Counter
 
-	lag, paused  metric.Int64ObservableGauge
-	registration metric.Registration
+	lag, paused, buffered metric.Int64ObservableGauge
+	registration          metric.Registration
 
 	mu     sync.Mutex
 	claims map[*partitionConsumer]claimObserver
@@ -68,7 +68,7 @@ func (o *observer) of(topic string) *topicObserver {
 func newObserver(provider metric.MeterProvider, consumer string) (*observer, error) {
 	o := &observer{consumer: consumer, claims: map[*partitionConsumer]claimObserver{}, topics: map[*topicObserver]bool{}}
 	m := provider.Meter(conn.Scope)
-	var errs [8]error
+	var errs [9]error
 	o.deliveries, errs[0] = m.Int64Counter("millrace.kafka.deliveries", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries of messages to handlers, by what became of them."))
 	o.deadLetters, errs[1] = m.Int64Counter("millrace.kafka.dead_letters", metric.WithUnit("{message}"),
@@ -83,8 +83,10 @@ func newObserver(provider metric.MeterProvider, consumer string) (*observer, err
 		metric.WithDescription("Offsets of a partition of this process that are not done."))
 	o.paused, errs[5] = m.Int64ObservableGauge("millrace.kafka.paused", metric.WithUnit("{partition}"),
 		metric.WithDescription("Partitions of this process that are not read on, because handlers have enough of them."))
-	if errs[4] == nil && errs[5] == nil {
-		o.registration, errs[6] = m.RegisterCallback(o.observe, o.lag, o.paused)
+	o.buffered, errs[8] = m.Int64ObservableGauge("millrace.kafka.buffered", metric.WithUnit("By"),
+		metric.WithDescription("Bytes of the messages that this process has read and not finished."))
+	if errs[4] == nil && errs[5] == nil && errs[8] == nil {
+		o.registration, errs[6] = m.RegisterCallback(o.observe, o.lag, o.paused, o.buffered)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make the instruments of millrace.kafka: %w", err)
@@ -132,8 +134,9 @@ func (o *topicObserver) revoked(p *partitionConsumer) {
 func (o *observer) observe(_ context.Context, to metric.Observer) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	paused := map[*topicObserver]int64{}
+	paused, buffered := map[*topicObserver]int64{}, map[*topicObserver]int64{}
 	for p, c := range o.claims {
+		buffered[p.observer] += p.buffered.Load()
 		if p.paused.Load() {
 			paused[p.observer]++
 		}
@@ -143,6 +146,7 @@ func (o *observer) observe(_ context.Context, to metric.Observer) error {
 	}
 	for topic := range o.topics {
 		to.ObserveInt64(o.paused, paused[topic], topic.all)
+		to.ObserveInt64(o.buffered, buffered[topic], topic.all)
 	}
 	return nil
 }

@@ -27,6 +27,8 @@ type partitionConsumer struct {
 	next   atomic.Int64  // everything below is done; negative: unknown
 	paused atomic.Bool
 
+	buffered atomic.Int64 // bytes of what is not done
+
 	mu   sync.Mutex
 	lane *lane.Lane
 	mark func(next int64) // marks in the group's session that everything below next is done; nil without a claim
@@ -40,7 +42,7 @@ func newPartitionConsumer(s *Subscription, of *topicConsumer, number int32) *par
 		topicConsumer: of,
 		number:        number,
 		wake:          make(chan struct{}, 1),
-		lane:          lane.New(s.config.Ordered, lane.Bounds{Records: s.config.Concurrency + s.config.Prefetch, Bytes: prefetchBytes}),
+		lane:          lane.New(s.config.Ordered, s.config.Concurrency+s.config.Prefetch),
 	}
 }
 
@@ -102,6 +104,7 @@ func (p *partitionConsumer) begin(session sarama.ConsumerGroupSession, claim sar
 	if start != claim.InitialOffset() { // out of range: commit what is done again
 		p.release([]*lane.Entry{{Offset: start - 1}})
 	}
+	p.shared.Budget.Enter(p, time.Now())
 	p.flow(false)
 	p.observer.assigned(p, claim)
 }
@@ -116,12 +119,14 @@ func (p *partitionConsumer) end() {
 		p.unguard()
 	}
 	p.lane.Suspend()
+	p.shared.Budget.Leave(p, time.Now())
+	p.buffered.Store(0)
 	p.observer.revoked(p)
 }
 
 // pauseAfter is how long a partition may be full before its reading is paused. sarama sleeps for 100 ms if everything that it reads from
 // a broker is paused, for which fast handlers would wait again and again. Until the pause, read records wait in its channel: 256 of them,
-// too many if they are large, so a partition that is full of bytes is paused at once.
+// too many if they are large, so a partition for which the budget has no room is paused at once.
 const pauseAfter = 100 * time.Millisecond
 
 // deliver delivers the partition's messages to handlers until the session, the claim or the subscription ends.
@@ -138,7 +143,7 @@ func (p *partitionConsumer) deliver(session context.Context, claim sarama.Consum
 		w.collect(now)
 		o := w.start(now, slot)
 		slot = false
-		due := o.due
+		due := backoff.Earlier(o.due, o.again)
 		switch {
 		case !o.full:
 			since = time.Time{}
@@ -214,7 +219,7 @@ func (p *partitionConsumer) pushMore(records <-chan *sarama.ConsumerMessage) (en
 func (p *partitionConsumer) push(record *sarama.ConsumerMessage) {
 	c := &consumed{record: record, key: string(record.Key)}
 	e := &c.Entry
-	e.Offset, e.Bytes, e.Value, e.At = record.Offset, len(record.Key)+len(record.Value), c, record.Timestamp
+	e.Offset, e.Bytes, e.Value, e.At = record.Offset, recordBytes+len(record.Key)+len(record.Value), c, record.Timestamp
 	if p.config.Ordered {
 		e.Key = c.key
 	}

@@ -31,8 +31,6 @@ const (
 	// leaveTimeout is the same for a subscription that is closed, for all its partitions. It is longer, because this process decides when
 	// that rebalance begins.
 	leaveTimeout = 2 * time.Second
-	// prefetchBytes bounds what a partition holds in memory, in addition to Prefetch, which counts records.
-	prefetchBytes = 16 << 20
 	// The first and the longest wait before the group is joined again after a failure. It doubles each time.
 	firstJoinRetry = 100 * time.Millisecond
 	lastJoinRetry  = 10 * time.Second
@@ -74,6 +72,7 @@ type Shared struct {
 	Client    sarama.Client // for everything except consuming
 	Topics    *conn.Topics
 	Publisher *produce.Publisher
+	Budget    *Budget
 	Gate      *Gate // of the process
 }
 

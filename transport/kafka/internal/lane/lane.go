@@ -15,7 +15,7 @@ import (
 // Every record that was pushed and is not released is in the window, in one of the states.
 type Lane struct {
 	ordered bool
-	bounds  Bounds
+	bound   int  // how many records the window holds before it is full
 	stopped bool // of full
 
 	window  []*Entry // in offset order, up to the first one that is not done
@@ -28,10 +28,6 @@ type Lane struct {
 	assignment int
 	carried    map[int64]*Entry // of earlier assignments, by offset: what is known of records that may come again
 }
-
-// Bounds is how much of a partition is in memory: a record at the head that is retried for long, or a slow handler, must
-// not make the process read the rest of the partition.
-type Bounds struct{ Records, Bytes int }
 
 // state is where an entry of a lane is.
 type state int
@@ -63,18 +59,20 @@ type Entry struct {
 	due        time.Time // when delayed
 }
 
-// New returns a lane without records. An ordered one delivers the records of a key one after another.
-func New(ordered bool, b Bounds) *Lane {
-	return &Lane{ordered: ordered, bounds: b, keys: map[string][]*Entry{}, carried: map[int64]*Entry{}}
+// New returns a lane without records. An ordered one delivers the records of a key one after another. It is full with
+// bound records: one at the head that is retried for long, or a slow handler, must not make the process read the rest of
+// the partition.
+func New(ordered bool, bound int) *Lane {
+	return &Lane{ordered: ordered, bound: bound, keys: map[string][]*Entry{}, carried: map[int64]*Entry{}}
 }
 
 // Full tells whether no more records should be read. What is on its way may still be pushed. It changes its mind only
 // when half of the room is free again, so that reading does not stop and go for each record.
 func (l *Lane) Full() bool {
 	switch {
-	case len(l.window) >= l.bounds.Records || l.bytes >= l.bounds.Bytes:
+	case len(l.window) >= l.bound:
 		l.stopped = true
-	case len(l.window) <= l.bounds.Records/2 && l.bytes <= l.bounds.Bytes/2:
+	case len(l.window) <= l.bound/2:
 		l.stopped = false
 	}
 	return l.stopped
@@ -86,8 +84,8 @@ func (l *Lane) Empty() bool { return len(l.window) == 0 }
 // InFlight is how many records are taken, and neither done nor to be retried.
 func (l *Lane) InFlight() int { return l.taken }
 
-// Heavy tells whether the bytes alone make it full.
-func (l *Lane) Heavy() bool { return l.bytes >= l.bounds.Bytes }
+// Bytes is what the records take that were pushed and are not released.
+func (l *Lane) Bytes() int { return l.bytes }
 
 // Push adds a record behind all others of the partition, and returns what it releases: the record itself, when a handler
 // of an earlier assignment has done it meanwhile. What such a handler still has is not delivered a second time.

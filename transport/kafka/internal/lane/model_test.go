@@ -16,7 +16,7 @@ import (
 func TestLaneModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		ordered := rapid.Bool().Draw(r, "ordered")
-		l := New(ordered, Bounds{Records: 10, Bytes: 100})
+		l := New(ordered, 10)
 		var (
 			now       = time.Unix(0, 0)
 			pushed    int64 // the next offset to push
