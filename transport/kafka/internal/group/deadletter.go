@@ -47,8 +47,7 @@ var errNoDeadLetters = errors.New("the consumer has no dead-letter topic")
 // newDeadLetter makes the message for the dead-letter topic.
 func (s *Subscription) newDeadLetter(ctx context.Context, e *lane.Entry, reason string) *message.Message {
 	record := consumedOf(e).record
-	msg := s.original(record)
-	msg.SetContext(ctx)
+	msg := s.original(ctx, record)
 	msg.Metadata[DeadReasonMetadata] = reason
 	msg.Metadata[DeadConsumerMetadata] = s.config.Consumer
 	msg.Metadata[DeadTopicMetadata] = record.Topic
@@ -58,9 +57,13 @@ func (s *Subscription) newDeadLetter(ctx context.Context, e *lane.Entry, reason 
 	return msg
 }
 
-// original returns the message as it came, with the ID by which its consumer knows it, otherwise with its own.
-func (s *Subscription) original(record *sarama.ConsumerMessage) *message.Message {
+// original returns the message as it came, with all headers, and with the ID by which its consumer knows it, otherwise with its own.
+func (s *Subscription) original(ctx context.Context, record *sarama.ConsumerMessage) *message.Message {
 	msg := wire.Unmarshal(record)
+	if repeated := wire.Repeated(record); len(repeated) > 0 {
+		ctx = wire.WithHeaders(ctx, repeated)
+	}
+	msg.SetContext(ctx)
 	if own := msg.UUID; wire.Identify(s.config.EventID, msg, wire.PlaceOf(record)) != nil {
 		msg.UUID = own
 	}
@@ -71,9 +74,7 @@ func (s *Subscription) original(record *sarama.ConsumerMessage) *message.Message
 func (s *Subscription) sendDead(ctx context.Context, e *lane.Entry, reason string, send func(*message.Message) error) error {
 	err := send(s.newDeadLetter(ctx, e, reason))
 	if errors.Is(err, transport.ErrLimit) || errors.Is(err, transport.ErrRejected) {
-		msg := s.original(consumedOf(e).record)
-		msg.SetContext(ctx)
-		err = send(msg)
+		err = send(s.original(ctx, consumedOf(e).record))
 	}
 	return err
 }
@@ -87,7 +88,7 @@ func (p *partitionConsumer) deadLetter(ctx context.Context, e *lane.Entry, reaso
 	if topic == "" {
 		topic = transport.DeadLetterTopic(p.topic, p.config.Consumer)
 	}
-	log := p.log.With(slog.String("event_id", p.original(consumedOf(e).record).UUID), slog.String("dead_letter_topic", topic),
+	log := p.log.With(slog.String("event_id", p.original(ctx, consumedOf(e).record).UUID), slog.String("dead_letter_topic", topic),
 		slog.Int("partition", int(p.number)), slog.Int64("offset", e.Offset), slog.String("reason", reason), slog.Any("cause", cause))
 	err := p.sendDead(ctx, e, reason, func(msg *message.Message) (err error) {
 		if cause != nil && msg.Metadata[DeadReasonMetadata] == reason { // otherwise there is no room for it

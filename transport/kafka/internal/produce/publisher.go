@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -214,7 +215,7 @@ func (c absent) Keys() []string { return nil } // only Extract calls it
 
 // Set implements propagation.TextMapCarrier.
 func (c absent) Set(name, value string) {
-	if _, ok := c.msg.Metadata[name]; !ok {
+	if !slices.ContainsFunc(c.record.Headers, func(h *sarama.RecordHeader) bool { return string(h.Key) == name }) {
 		c.record.Headers = append(c.record.Headers, &sarama.RecordHeader{Key: []byte(name), Value: []byte(value)})
 	}
 }

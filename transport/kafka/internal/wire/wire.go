@@ -62,9 +62,9 @@ type together struct {
 
 // Marshal returns the message's record, which shares the payload with msg. A message without a key has no key in the record: an empty key
 // would send all such messages to one partition. A nil payload becomes null, a tombstone, which deletes the key in a compacted topic. An
-// empty payload stays empty.
+// empty payload stays empty. Headers of the message's context (WithHeaders) replace those of the metadata.
 func Marshal(msg *message.Message) *sarama.Record {
-	t, size := new(together), len(msg.UUID)
+	t, size, given := new(together), len(msg.UUID), headersOf(msg)
 	for name, value := range msg.Metadata {
 		size += len(name) + len(value)
 	}
@@ -76,14 +76,15 @@ func Marshal(msg *message.Message) *sarama.Record {
 	}
 	headers := append(t.headers[:0], sarama.RecordHeader{Key: idHeader, Value: bytes(msg.UUID)})
 	for name, value := range msg.Metadata {
-		if name != transport.KeyMetadata {
+		if name != transport.KeyMetadata && !has(given, name) {
 			headers = append(headers, sarama.RecordHeader{Key: bytes(name), Value: bytes(value)})
 		}
 	}
 	record := &t.Record
 	record.Value, record.Headers = msg.Payload, t.pointers[:0]
-	for i := range headers {
-		record.Headers = append(record.Headers, &headers[i])
+	record.Headers = append(append(record.Headers, &headers[0]), given...)
+	for i := range headers[1:] {
+		record.Headers = append(record.Headers, &headers[1+i])
 	}
 	if key := transport.Key(msg); key != "" {
 		record.Key = bytes(key)
@@ -93,7 +94,7 @@ func Marshal(msg *message.Message) *sarama.Record {
 
 // Unmarshal never fails. A message without an ID is delivered with an empty one, and the layer above decides what to do with it. The
 // payload of a tombstone is nil. What Kafka knows of the message, such as its offset, is not put into the metadata: code that copies the
-// metadata would publish it again.
+// metadata would publish it again. Of several headers with one name, the last is in the metadata.
 func Unmarshal(m *sarama.ConsumerMessage) *message.Message {
 	return UnmarshalAs(m, OwnID(m), string(m.Key))
 }
