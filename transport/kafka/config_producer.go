@@ -31,6 +31,11 @@ type ProducerConfig struct {
 	// order of its keys is lost. Default: Murmur2.
 	Partitioner Partitioner
 
+	// PartitionBy chooses the partition of a message with a key in place of Partitioner: a number from 0 to partitions-1. The
+	// same key must get the same one each time. It is called for each topic, dead-letter topics too, by many goroutines. Another
+	// number is an error that wraps transport.ErrRejected, and the message is not sent. Default: nil, Partitioner chooses.
+	PartitionBy func(topic, key string, partitions int) int
+
 	// Keyless chooses the partition of a message without a key. Default: InTurn.
 	Keyless Keyless
 
@@ -177,12 +182,15 @@ func (c ProducerConfig) WithDefaults() ProducerConfig {
 	return c
 }
 
-// hash is the function that the partitioner is.
-func (p Partitioner) hash() produce.Partitioner {
-	if p == FNV {
-		return produce.FNV
+// partitioner chooses the partitions of keys.
+func (c ProducerConfig) partitioner() produce.Partitioner {
+	switch {
+	case c.PartitionBy != nil:
+		return produce.Custom(c.PartitionBy)
+	case c.Partitioner == FNV:
+		return produce.Hash(produce.FNV)
 	}
-	return produce.Murmur2
+	return produce.Hash(produce.Murmur2)
 }
 
 func (c ProducerConfig) validate() error {

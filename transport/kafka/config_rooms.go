@@ -22,7 +22,7 @@ func (c Config) connection() conn.Config {
 func (c Config) publishing(log *slog.Logger) produce.Config {
 	return produce.Config{
 		Compression:   c.Producer.compression(),
-		Partitioner:   c.Producer.Partitioner.hash(),
+		Partitioner:   c.Producer.partitioner(),
 		Sticky:        c.Producer.Keyless == Sticky,
 		Limits:        c.limits(),
 		Timeout:       c.Producer.Timeout,
@@ -65,7 +65,7 @@ func (c Config) transactions() txn.Config {
 		MaxDelay:       c.Transaction.MaxDelay,
 		Timeout:        c.Transaction.Timeout,
 		Compression:    c.Producer.compression(),
-		Partitioner:    c.Producer.Partitioner.hash(),
+		Partitioner:    c.Producer.partitioner(),
 		Sticky:         c.Producer.Keyless == Sticky,
 		MeterProvider:  c.MeterProvider,
 		TracerProvider: c.TracerProvider,

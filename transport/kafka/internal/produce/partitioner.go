@@ -2,14 +2,33 @@ package produce
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 	"sync/atomic"
+
+	"github.com/millrace-go/millrace/transport"
 )
 
-// Partitioner returns the partition, of n, that a key belongs to.
-type Partitioner func(key []byte, n int32) int32
+// Partitioner returns the partition, of n, that a key of a topic belongs to.
+type Partitioner func(topic string, key []byte, n int32) (int32, error)
 
-// Murmur2 is the Partitioner of Apache Kafka's producers: MurmurHash2 with their seed. That of sarama allocates memory for each key.
+// Hash returns a Partitioner for which all topics are alike.
+func Hash(of func(key []byte, n int32) int32) Partitioner {
+	return func(_ string, key []byte, n int32) (int32, error) { return of(key, n), nil }
+}
+
+// Custom returns a Partitioner that checks what choose returns.
+func Custom(choose func(topic, key string, partitions int) int) Partitioner {
+	return func(topic string, key []byte, n int32) (int32, error) {
+		chosen := choose(topic, string(key), int(n))
+		if chosen < 0 || chosen >= int(n) {
+			return 0, fmt.Errorf("%w: Config.Producer.PartitionBy chose partition %d of topic %s: want 0 to %d", transport.ErrRejected, chosen, topic, n-1)
+		}
+		return int32(chosen), nil
+	}
+}
+
+// Murmur2 is the hash of Apache Kafka's producers: MurmurHash2 with their seed. That of sarama allocates memory for each key.
 func Murmur2(key []byte, n int32) int32 {
 	const m = 0x5bd1e995
 	h := 0x9747b28c ^ uint32(len(key))
@@ -27,7 +46,7 @@ func Murmur2(key []byte, n int32) int32 {
 	return int32((h^h>>15)&0x7fffffff) % n
 }
 
-// FNV is the Partitioner of sarama, and so of watermill-kafka.
+// FNV is the hash of sarama, and so of watermill-kafka.
 func FNV(key []byte, n int32) int32 {
 	h := fnv.New32a()
 	_, _ = h.Write(key)

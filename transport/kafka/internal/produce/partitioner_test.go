@@ -55,3 +55,13 @@ func TestStickySpread(t *testing.T) {
 		require.InDelta(t, 400, changes, 1, "%d bytes", size)
 	}
 }
+
+func TestCustomPartitioner(t *testing.T) {
+	for chosen, fine := range map[int]bool{-1: false, 0: true, 2: true, 3: false, 1 << 30: false} {
+		got, err := Custom(func(string, string, int) int { return chosen })("topic", []byte("key"), 3)
+		require.Equal(t, fine, err == nil)
+		if fine {
+			require.EqualValues(t, chosen, got)
+		}
+	}
+}

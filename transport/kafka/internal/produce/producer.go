@@ -41,7 +41,7 @@ type producer struct {
 	log         *slog.Logger
 	meters      *observer
 	life        context.Context
-	place       func(*sarama.Record, layout) int32
+	place       func(topic string, record *sarama.Record, now layout) (int32, error)
 
 	asking sync.Mutex // held while an identity is requested
 
@@ -56,7 +56,7 @@ type producer struct {
 	running    sync.WaitGroup  // goroutines
 }
 
-func newProducer(life context.Context, client sarama.Client, topics *conn.Topics, config Config, place func(*sarama.Record, layout) int32) (*producer, error) {
+func newProducer(life context.Context, client sarama.Client, topics *conn.Topics, config Config, place func(string, *sarama.Record, layout) (int32, error)) (*producer, error) {
 	meters, err := newObserver(config.MeterProvider)
 	if err != nil {
 		return nil, err

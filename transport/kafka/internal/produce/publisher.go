@@ -61,15 +61,15 @@ func New(life context.Context, client sarama.Client, topics *conn.Topics, config
 }
 
 // place chooses the partition of a record.
-func (p *Publisher) place(record *sarama.Record, now layout) int32 {
+func (p *Publisher) place(topic string, record *sarama.Record, now layout) (int32, error) {
 	if record.Key != nil {
-		return p.partitioner(record.Key, int32(len(now.all)))
+		return p.partitioner(topic, record.Key, int32(len(now.all)))
 	}
 	among := now.writable
 	if len(among) == 0 {
 		among = now.all
 	}
-	return among[p.spread.Of(len(among), wire.RecordSize(record))]
+	return among[p.spread.Of(len(among), wire.RecordSize(record))], nil
 }
 
 // Publish implements message.Publisher: it publishes all messages at once and joins their errors. It waits at most for Config.Timeout, or
@@ -138,12 +138,15 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 			continue
 		}
 		record, size, err := p.prepare(msg, limit, checked)
+		var partition int32
+		if err == nil {
+			partition, err = p.place(topic, record, now)
+		}
 		if results[i] = cmp.Or(msg.Context().Err(), err); results[i] != nil {
 			failed[key] = key != ""
 			continue
 		}
-		item := &sequence.Item{Record: record, Size: size, Key: key, Ctx: msg.Context(), Call: c, Index: i}
-		item.Partition = p.place(item.Record, now)
+		item := &sequence.Item{Record: record, Size: size, Key: key, Ctx: msg.Context(), Call: c, Index: i, Partition: partition}
 		items = append(items, item)
 	}
 	c.Left = len(items)

@@ -87,7 +87,11 @@ func (p *producer) move(part *sequence.Partition, now layout) {
 	delete(p.partitions[part.Topic], part.Number)
 	delete(p.ready, part)
 	for _, i := range slices.Backward(items) {
-		i.Partition = p.place(i.Record, now)
+		var err error
+		if i.Partition, err = p.place(part.Topic, i.Record, now); err != nil {
+			part.Fail([]*sequence.Item{i}, err)
+			continue
+		}
 		to := p.partition(part.Topic, i.Partition)
 		to.AddFirst(i)
 		if !to.InFlight {

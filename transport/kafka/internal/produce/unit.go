@@ -107,12 +107,16 @@ func (p *Publisher) Stage(topic string, msgs []*message.Message, checked bool) (
 		return nil, nil
 	}
 	ctx := msgs[0].Context()
-	if _, err := p.partitions(ctx, topic); err != nil {
+	partitions, err := p.partitions(ctx, topic)
+	if err != nil {
 		return nil, p.unavailable(ctx, err)
 	}
 	outputs := make([]*Output, len(msgs))
 	for i, msg := range msgs {
 		record, size, err := p.prepare(msg, p.topics.Limit(topic), checked)
+		if err == nil && record.Key != nil { // the partition may be another one when it is sent
+			_, err = p.partitioner(topic, record.Key, int32(len(partitions)))
+		}
 		if err != nil {
 			return nil, err
 		}

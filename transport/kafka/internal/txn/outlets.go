@@ -120,7 +120,11 @@ func (p placing) place(o *produce.Output) (at topicPartition, err error) {
 		return at, fmt.Errorf("look up topic %s: %w", o.Topic, found.err)
 	}
 	if o.Record.Key != nil {
-		at = topicPartition{o.Topic, p.partitioner(o.Record.Key, int32(len(found.all)))}
+		number, err := p.partitioner(o.Topic, o.Record.Key, int32(len(found.all)))
+		if err != nil {
+			return at, err
+		}
+		at = topicPartition{o.Topic, number}
 		return at, p.reach(at, found)
 	}
 	n := len(found.writable)
