@@ -9,13 +9,14 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
 	"github.com/millrace-go/millrace/transport/kafka/internal/group"
 	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
+	"github.com/millrace-go/millrace/transport/kafka/internal/meter"
 	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
 	"github.com/millrace-go/millrace/transport/kafka/internal/txn"
 )
 
 // connection is what connecting needs.
-func (c Config) connection() conn.Config {
-	return conn.Config{Brokers: c.Brokers, ClientID: c.ClientID, Version: c.Version, Rack: c.Rack, TLS: c.TLS, NewTLS: c.newTLS, SASL: conn.SASL(c.SASL), Dial: c.Dial}
+func (c Config) connection(requests *meter.Meter) conn.Config {
+	return conn.Config{Brokers: c.Brokers, ClientID: c.ClientID, Version: c.Version, Rack: c.Rack, TLS: c.TLS, NewTLS: c.newTLS, SASL: conn.SASL(c.SASL), Dial: c.Dial, Meter: requests}
 }
 
 // publishing is what publishing needs.

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
 	"github.com/millrace-go/millrace/transport/kafka/internal/group"
+	"github.com/millrace-go/millrace/transport/kafka/internal/meter"
 	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
 )
 
@@ -58,8 +59,12 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+	requests, err := meter.New(config.MeterProvider, conn.Scope)
+	if err != nil {
+		return nil, err
+	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	cluster := conn.New(life, config.connection())
+	cluster := conn.New(life, config.connection(requests))
 	client, err := cluster.Connect(ctx)
 	if err != nil {
 		end()

@@ -9,6 +9,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/xdg-go/scram"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/meter"
 )
 
 // Scope is the name of the instrumentation scope of metrics and traces.
@@ -41,6 +43,7 @@ type Config struct {
 	NewTLS   func() *tls.Config // the TLS settings for each new connection; nil: TLS
 	SASL     SASL
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	Meter    *meter.Meter // of all requests; nil: none
 }
 
 // SASL is kafka.SASL.
@@ -74,7 +77,7 @@ func (c Config) clientConfig(ctx context.Context, first string) *sarama.Config {
 	s.Net.ReadTimeout = ReadTimeout
 	s.Net.WriteTimeout = ReadTimeout
 	s.Net.Proxy.Enable = true
-	s.Net.Proxy.Dialer = &dialer{ctx: ctx, dial: c.Dial, tls: c.tls(), first: first}
+	s.Net.Proxy.Dialer = &dialer{ctx: ctx, dial: c.Dial, tls: c.tls(), meter: c.Meter, first: first}
 	s.Metadata.Full = false // only of the topics that are used
 	s.Metadata.AllowAutoTopicCreation = false
 	if c.SASL.Mechanism != "" {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/meter"
 )
 
 // dialer implements golang.org/x/net/proxy.Dialer, which sarama accepts. It belongs to one client. Its context ends with the client's
@@ -18,6 +20,7 @@ type dialer struct {
 	ctx   context.Context
 	dial  func(ctx context.Context, network, address string) (net.Conn, error)
 	tls   func() *tls.Config // settings of the next connection; nil: no encryption
+	meter *meter.Meter       // nil: none
 	first string             // the broker to connect to first; "": any
 	begun atomic.Bool        // the first broker has answered or failed
 }
@@ -41,7 +44,7 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	c := &clientConn{Conn: conn, dialer: d, answerBy: time.Now().Add(dialTimeout)}
 	c.forget = context.AfterFunc(d.ctx, func() { _ = conn.Close() })
 	if d.tls == nil {
-		return c, nil
+		return d.watch(c, address), nil
 	}
 	_ = c.SetReadDeadline(time.Time{}) // of the TLS handshake, which begins with the first request
 	encryption := d.tls()
@@ -49,7 +52,14 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 		encryption = encryption.Clone()
 		encryption.ServerName, _, _ = net.SplitHostPort(address) // the address was dialed, so it is valid
 	}
-	return tls.Client(c, encryption), nil
+	return d.watch(tls.Client(c, encryption), address), nil
+}
+
+func (d *dialer) watch(c net.Conn, address string) net.Conn {
+	if d.meter == nil {
+		return c
+	}
+	return d.meter.Watch(c, address)
 }
 
 // clientConn is a connection that ends with its client. A broker that does not answer within dialTimeout of the dial counts as
