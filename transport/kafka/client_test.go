@@ -98,8 +98,8 @@ func (c *countedToken) Token() (*sarama.AccessToken, error) {
 }
 
 // bearing is a fake that takes a token if valid says so.
-func bearing(t *testing.T, valid func(token string) bool) *kfake.Cluster {
-	cluster := fake(t, kfake.SeedTopics(1, "topic"))
+func bearing(t *testing.T, valid func(token string) bool, options ...kfake.Opt) *kfake.Cluster {
+	cluster := fake(t, append(options, kfake.SeedTopics(1, "topic"))...)
 	cluster.ControlKey(int16(kmsg.SASLHandshake), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		cluster.KeepControl()
 		return request.ResponseKind(), nil, request.(*kmsg.SASLHandshakeRequest).Mechanism == "OAUTHBEARER"
