@@ -122,7 +122,7 @@ func Resolve(ctx context.Context, db pgtx.DB, schema, key string, decision Resol
 	if err != nil {
 		return fmt.Errorf("resolve effect %q: %w", key, err)
 	}
-	s := newStore(db, schema)
+	s := newStore(db, schema, defaultRetention)
 	var decided *record
 	err = s.change(ctx, resolveTimeout, key, func(tx pgx.Tx, r *record, now time.Time) (*record, error) {
 		if decided.committed(r) { // the answer to COMMIT was lost

@@ -74,16 +74,19 @@ func (l *Ledger) complete(ctx context.Context, tx pgx.Tx, key string, outcome Ou
 		if err != nil {
 			return s.hint(err)
 		}
-		return l.wake(ctx, tx, key)
+		return l.wake(ctx, tx, r.EventID)
 	}
 }
 
-// wake makes the event that waits for the effect due now.
-func (l *Ledger) wake(ctx context.Context, tx pgx.Tx, key string) error {
+// wake makes the event that waits for an effect due now. "" is no event.
+func (l *Ledger) wake(ctx context.Context, tx pgx.Tx, eventID string) error {
+	if eventID == "" {
+		return nil
+	}
 	var there bool
 	err := tx.QueryRow(ctx, pgschema.Query(files, "waiting", l.cfg.Schema)).Scan(&there)
 	if err == nil && there {
-		_, err = tx.Exec(ctx, pgschema.Query(files, "wake", l.cfg.Schema), key)
+		_, err = tx.Exec(ctx, pgschema.Query(files, "wake", l.cfg.Schema), eventID)
 	}
 	if err != nil {
 		return fmt.Errorf("wake the event that waits for the effect: %w", err)

@@ -54,7 +54,7 @@ func New(pool *pgxpool.Pool, cfg Config) (*Ledger, error) {
 	if l.pool, err = pgxpool.NewWithConfig(context.Background(), own); err != nil {
 		return nil, fmt.Errorf("effect: %w", err)
 	}
-	l.store = newStore(l.pool, cfg.Schema)
+	l.store = newStore(l.pool, cfg.Schema, cfg.Retention)
 	return l, nil
 }
 

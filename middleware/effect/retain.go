@@ -69,7 +69,7 @@ func retain(ctx context.Context, pool *pgxpool.Pool, schema, service string, kee
 		err = fmt.Errorf("keep is %v: want %v or more", keep, minRetention)
 	}
 	if err == nil {
-		err = newStore(pool, schema).hint(r.retain(ctx, pool, schema, service, keep))
+		err = newStore(pool, schema, keep).hint(r.retain(ctx, pool, schema, service, keep))
 	}
 	if err != nil {
 		return r, fmt.Errorf("retention of effects: %w", err)

@@ -42,15 +42,16 @@ func Migrations(db pgtx.DB, schema string) (*pgschema.Migrator, error) {
 
 // store reads and writes records. Each runs in its own transaction on db, never in a transaction of the context.
 type store struct {
-	db     pgtx.DB
-	schema string
+	db        pgtx.DB
+	schema    string
+	retention time.Duration // of most days
 
 	lock, find, insert, update, days string
 }
 
-func newStore(db pgtx.DB, schema string) store {
+func newStore(db pgtx.DB, schema string, retention time.Duration) store {
 	query := func(name string) string { return pgschema.Query(files, name, schema) }
-	return store{db, schema, query("lock"), query("find"), query("insert"), query("update"), query("days")}
+	return store{db, schema, retention, query("lock"), query("find"), query("insert"), query("update"), query("days")}
 }
 
 // errMoved means that the row has moved since it was read.
@@ -114,24 +115,64 @@ func (s store) makeDays(ctx context.Context) error {
 	}))
 }
 
+// look locks the effect and returns its record, or nil. Most records are of today.
 func (s store) look(ctx context.Context, tx pgx.Tx, key string) (found *record, now time.Time, err error) {
 	var batch pgx.Batch
 	batch.Queue(s.lock, lockKey(s.schema, key)).QueryRow(func(row pgx.Row) error {
 		return row.Scan(nil, nil, nil, &now)
 	})
-	batch.Queue(s.find, key).QueryRow(func(row pgx.Row) error {
+	today := dayOf(time.Now()) // by this clock, because the statement needs it before the server has answered
+	s.queueFind(&batch, key, day(today), day(today.AddDate(0, 0, 1)), &found)
+	if err = tx.SendBatch(ctx, &batch).Close(); err == nil && found == nil {
+		found, err = s.lookEverywhere(ctx, tx, key, now)
+	}
+	return found, now, err
+}
+
+// fewDays is how many days one statement searches. Each costs two relation locks, and up to PostgreSQL 17 only the first 16 of a
+// transaction are cheap.
+const fewDays = 4
+
+// lookEverywhere searches all days, a few at a time, and gives their locks back. It begins with the oldest, because Retain may move
+// the record to a later day meanwhile, never to an earlier one.
+func (s store) lookEverywhere(ctx context.Context, tx pgx.Tx, key string, now time.Time) (found *record, err error) {
+	var batch pgx.Batch
+	batch.Queue("savepoint millrace_effect")
+	from, last := "-infinity", dayOf(now).AddDate(0, 0, fewDays)
+	days := int(s.retention/(24*time.Hour)) + fewDays
+	for to := last.AddDate(0, 0, -days/fewDays*fewDays); !to.After(last); to = to.AddDate(0, 0, fewDays) {
+		s.queueFind(&batch, key, from, day(to), &found)
+		batch.Queue("rollback to savepoint millrace_effect")
+		from = day(to)
+	}
+	s.queueFind(&batch, key, from, "infinity", &found)
+	batch.Queue("rollback to savepoint millrace_effect")
+	batch.Queue("release savepoint millrace_effect")
+	return found, tx.SendBatch(ctx, &batch).Close()
+}
+
+// queueFind queues the search in the days from and up to, but without, to.
+func (s store) queueFind(batch *pgx.Batch, key, from, to string, found **record) {
+	batch.Queue(within(s.find, from, to), key).QueryRow(func(row pgx.Row) error {
 		var r record
 		err := row.Scan(&r.CreatedAt, &r.State, &r.Token, &r.Calls, &r.FirstCalledAt, &r.CalledAt, &r.Until, &r.Response,
-			&r.Reason, &r.SettledBy, &r.SettledAt, &r.Conflicts)
+			&r.Reason, &r.SettledBy, &r.SettledAt, &r.Conflicts, &r.EventID)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
-		found = &r
+		*found = &r
 		return err
 	})
-	err = tx.SendBatch(ctx, &batch).Close()
-	return found, now, err
 }
+
+func within(query, from, to string) string {
+	return strings.NewReplacer("'-infinity'", "'"+from+"'", "'infinity'", "'"+to+"'").Replace(query)
+}
+
+func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
+
+// day returns the day's beginning for a statement.
+func day(t time.Time) string { return t.Format(time.DateOnly) + "Z" }
 
 func (s store) write(ctx context.Context, tx pgx.Tx, key string, was, r *record) error {
 	args := []any{
@@ -142,7 +183,8 @@ func (s store) write(ctx context.Context, tx pgx.Tx, key string, was, r *record)
 		_, err := tx.Exec(ctx, s.insert, append(args, r.EventID)...)
 		return err
 	}
-	tag, err := tx.Exec(ctx, s.update, append(args, was.CreatedAt)...)
+	its := dayOf(was.CreatedAt)
+	tag, err := tx.Exec(ctx, within(s.update, day(its), day(its.AddDate(0, 0, 1))), append(args, was.CreatedAt)...)
 	if err == nil && tag.RowsAffected() == 0 {
 		return errMoved
 	}
