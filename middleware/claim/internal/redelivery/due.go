@@ -22,14 +22,14 @@ const (
 	// find nothing, it doubles, up to maxPolls intervals. The limit is waitPolls intervals while events wait, or while there are
 	// dead letters, which an operator may replay.
 	pollInterval        = time.Second
-	waitPolls, maxPolls = 5, 10
+	waitPolls, maxPolls = 6, 10
 	// orphanedAfter is how long an event is due before a subscription to another topic of its consumer takes it. A subscription to
 	// the event's own topic would take it within seconds.
 	orphanedAfter = 5 * time.Minute
 	// minPause is the shortest time between two polls.
 	minPause = 10 * time.Millisecond
-	// unstickEvery is the time between two checks for stuck keys.
-	unstickEvery = 30 * time.Second
+	// unstickPolls is the number of intervals between two checks for stuck keys.
+	unstickPolls = 60
 	// leaseTime is how long an event of the table is leased. If this process is killed before the handler starts, another process
 	// takes the event after that time. From the handler's start on, its transaction locks the event's row.
 	leaseTime = 10 * time.Second
@@ -89,7 +89,7 @@ func (s *subscription) bringBack(ctx context.Context) {
 		}
 		unstick := !time.Now().Before(lookAt)
 		if unstick {
-			lookAt = time.Now().Add(unstickEvery)
+			lookAt = time.Now().Add(unstickPolls * s.of.Poll)
 		}
 		wait, err := s.deliverDue(ctx, slots, &inHand, unstick, &seen)
 		if err != nil && !failing {
@@ -102,8 +102,9 @@ func (s *subscription) bringBack(ctx context.Context) {
 
 // looks is what a subscription remembers of its polls.
 type looks struct {
-	inVain int  // polls in a row that found nothing
-	none   bool // no event waited
+	inVain int       // polls in a row that found nothing
+	none   bool      // no event waited
+	due    time.Time // no event was due before
 }
 
 // deliverDue delivers due events while there are slots, and returns the wait until the next poll.
@@ -122,7 +123,7 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 		orphaned = 0
 	}
 	take := room
-	if seen.none {
+	if seen.none || time.Now().Before(seen.due) {
 		take = 0 // ask first, with one statement
 	}
 	held := s.acquire(take) // before the lease, which would expire while its event waited
@@ -165,6 +166,7 @@ func (l *looks) rest(o store.Outlook, poll time.Duration) time.Duration {
 	l.inVain++
 	l.none = o.Next < 0
 	if o.Next > 0 {
+		l.due = time.Now().Add(o.Next)
 		wait = min(wait, max(o.Next, minPause))
 	}
 	return wait

@@ -17,8 +17,8 @@ func TestLooksInVainBecomeRare(t *testing.T) {
 		want    []time.Duration
 	}{
 		"nothing waits":              {store.Outlook{Next: -1}, []time.Duration{1 * s, 2 * s, 4 * s, 8 * s, 10 * s, 10 * s}},
-		"an operator may send back":  {store.Outlook{Next: -1, Dead: true}, []time.Duration{1 * s, 2 * s, 4 * s, 5 * s, 5 * s}},
-		"what is due waits its turn": {store.Outlook{Next: 0}, []time.Duration{1 * s, 2 * s, 4 * s, 5 * s, 5 * s}},
+		"an operator may send back":  {store.Outlook{Next: -1, Dead: true}, []time.Duration{1 * s, 2 * s, 4 * s, 6 * s, 6 * s}},
+		"what is due waits its turn": {store.Outlook{Next: 0}, []time.Duration{1 * s, 2 * s, 4 * s, 6 * s, 6 * s}},
 		"one is due soon":            {store.Outlook{Next: 3 * s}, []time.Duration{1 * s, 2 * s, 3 * s, 3 * s}},
 		"one is due at once":         {store.Outlook{Next: time.Millisecond}, []time.Duration{minPause, minPause}},
 	} {
