@@ -32,13 +32,20 @@ func effectCommand(a *cli.App) *cobra.Command {
 func effectList(a *cli.App) *cobra.Command {
 	var l effect.Listing
 	var response bool
-	c := &cobra.Command{Use: "list", Short: "List effects in doubt, and those that probably happened twice", Args: cobra.NoArgs, Example: "  millrace effect list\n  millrace effect list --state all --mentions 0198c0de-0000-7000-8000-000000003f2a --response"}
+	c := &cobra.Command{Use: "list", Short: "List effects in doubt, and those that probably happened twice", Args: cobra.NoArgs, Example: "  millrace effect list\n  millrace effect list --event 0198c0de-0000-7000-8000-000000003f2a --response"}
 	c.Flags().StringVar(&l.State, "state", "open", "only effects in this state: open (doubt or conflict), doubt, conflict, running, pending, done, not_done or all")
 	cli.OneOf(c, "state", effect.States...)
 	cli.LimitVar(c, &l.Limit)
-	c.Flags().StringVar(&l.Mentions, "mentions", "", "only effects whose keys contain this, such as an event's ID")
+	c.Flags().StringVar(&l.EventID, "event", "", "only effects that a handler of the event with this ID called first; without --state, in all states")
+	c.Flags().StringVar(&l.Mentions, "mentions", "", "only effects whose keys contain this; reads all effects")
 	c.Flags().BoolVar(&response, "response", false, "show responses, too")
-	c.PreRunE = func(*cobra.Command, []string) error {
+	c.PreRunE = func(c *cobra.Command, _ []string) error {
+		if c.Flags().Changed("event") && l.EventID == "" {
+			return cli.Misuse(errors.New("--event is empty: want an event's ID"))
+		}
+		if l.EventID != "" && !c.Flags().Changed("state") {
+			l.State = "all"
+		}
 		if !slices.Contains(effect.States, l.State) {
 			return cli.Misuse(fmt.Errorf("--state is %q: want %s", l.State, words.Either(effect.States)))
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/outbox"
 )
 
 func TestEffectCommands(t *testing.T) {
@@ -31,6 +32,9 @@ func TestEffectCommands(t *testing.T) {
 	}
 	_, err = charge("charge:3", nil)
 	require.NoError(t, err)
+	ofEvent := outbox.WithCause(effect.With(t.Context(), ledger), "event-1")
+	require.NoError(t, effect.Once(ofEvent, "mail:4", func(context.Context, string) error { return nil }))
+	require.ErrorIs(t, effect.Once(ofEvent, "sms:4", func(context.Context, string) error { return timeout }), effect.ErrInDoubt)
 
 	out := o.run(cli.ExitOK, "effect", "list")
 	assert.Regexp(t, `charge:1 +doubt +1 +\S+ ago +[0-9a-f-]{36} +a time\\nout\n`, out)
@@ -40,6 +44,15 @@ func TestEffectCommands(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(o.run(cli.ExitOK, "effect", "list", "--json", "--limit", "1")), &found))
 	require.Len(t, found, 1)
 	assert.Equal(t, "labour/charge:1", found[0].Key)
+	out = o.run(cli.ExitOK, "effect", "list", "--event", "event-1")
+	assert.Regexp(t, `(?s)^KEY .*labour/mail:4 +done .*labour/sms:4 +doubt `, out)
+	assert.NotContains(t, out, "charge")
+	assert.NotContains(t, o.run(cli.ExitOK, "effect", "list", "--event", "event-1", "--state", "open"), "mail")
+	require.NoError(t, json.Unmarshal([]byte(o.run(cli.ExitOK, "effect", "list", "--event", "event-1", "--json")), &found))
+	require.Len(t, found, 2)
+	assert.Equal(t, "No such effects.\n", o.run(cli.ExitOK, "effect", "list", "--event", "event-2"))
+	assert.Contains(t, o.run(cli.ExitUsage, "effect", "list", "--event", ""), "--event is empty: want an event's ID\n")
+	o.run(cli.ExitOK, "effect", "resolve", "labour/sms:4", "--done")
 	assert.Contains(t, o.run(cli.ExitUsage, "effect", "list", "--state", "lost"), "--state is \"lost\": want open, doubt, conflict, running, pending, done, not_done or all\n")
 	assert.Contains(t, o.run(cli.ExitUsage, "effect", "list", "--limit", "0"), "want 1 or more")
 

@@ -2,6 +2,7 @@ package effect
 
 import (
 	"context"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,39 @@ func TestGaugeOfDoubtsReadsThemAlone(t *testing.T) {
 	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	assert.Regexp(t, `Index Cond: .*until <= statement_timestamp`, strings.Join(plan, "\n"))
+}
+
+// An operator asks for an event's effects, however many there are.
+func TestEffectsOfAnEventAreReadAlone(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, Migrate(t.Context(), pool, schema))
+	_, err := pool.Exec(t.Context(), strings.ReplaceAll(`insert into {s}.effect (created_at, key, state, token, calls, first_called_at, called_at, until, event_id)
+		select now(), 'key' || i, 'done', gen_random_uuid(), 1, now(), now(), now(), 'event' || i % 5000 from generate_series(1, 10000) i; analyze {s}.effect`, "{s}", schema))
+	require.NoError(t, err)
+	plan := func() (lines string) {
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), pgschema.Query(files, "plan", schema)); err != nil {
+				return err
+			}
+			rows, err := tx.Query(t.Context(), `explain (costs off) `+pgschema.Query(files, "list", schema), "all", 100, "", nil, "event7")
+			if err != nil {
+				return err
+			}
+			plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			lines = strings.Join(plan, "\n")
+			return err
+		}))
+		return lines
+	}
+	byEvent := regexp.MustCompile(`Index Cond: \(event_id = 'event7'`)
+	assert.Regexp(t, byEvent, plan(), "in the only day that has effects")
+	found, err := List(t.Context(), pool, schema, Listing{State: "all", EventID: "event7"})
+	require.NoError(t, err)
+	assert.Len(t, found, 2)
+	_, err = pool.Exec(t.Context(), `drop index `+schema+`.effect_event`)
+	require.NoError(t, err)
+	assert.NotRegexp(t, byEvent, plan(), "the control: without the index")
 }
 
 var (
