@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -428,3 +429,34 @@ func TestGroupConfig(t *testing.T) {
 type front struct{ claim.Store }
 
 func (f front) Unwrap() claim.Store { return f.Store }
+
+// RunTooOld had each event of a group claimed again alone. Only those that nobody can prove to be new need that.
+func TestGroupRunsTooOldEventsAlone(t *testing.T) {
+	t.Parallel()
+	g := newGrouped(t, claim.Config{RunTooOld: true, Logger: silent})
+	g.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
+	g.retain()
+	ids := []string{mintedAt(0), mintedAt(-100 * day), mintedAt(30 * day), mintedAt(0), uuid.NewString()}
+	transactions := map[string]string{}
+	handle := func() {
+		for _, r := range g.handle(func(ctx context.Context, id string) error {
+			tx, _ := pgtx.From(ctx)
+			var transaction string
+			if err := tx.QueryRow(ctx, `select pg_current_xact_id()::text`).Scan(&transaction); err != nil {
+				return err
+			}
+			transactions[id] = transaction
+			return g.effect(ctx, id)
+		}, ids...) {
+			assert.True(t, r.acked(), r.err)
+		}
+	}
+	for range 3 {
+		handle()
+		assert.Equal(t, map[string]int{ids[0]: 1, ids[1]: 1, ids[2]: 1, ids[3]: 1, ids[4]: 1}, g.effects())
+	}
+	assert.Equal(t, transactions[ids[0]], transactions[ids[3]])
+	assert.Equal(t, transactions[ids[0]], transactions[ids[4]])
+	assert.NotEqual(t, transactions[ids[0]], transactions[ids[1]])
+	assert.NotEqual(t, transactions[ids[0]], transactions[ids[2]])
+}

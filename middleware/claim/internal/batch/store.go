@@ -144,8 +144,6 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 		switch {
 		case !locked[i]:
 			m.state, m.result.Err = memberRefused, store.ErrContended
-		case store.Proven(m.ctx): // an operator's decision takes precedence over the record
-			m.state = memberAgain
 		case completed[i]:
 			m.state, m.result.Err = memberRefused, store.ErrCompleted
 		case special[i]:
