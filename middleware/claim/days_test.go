@@ -266,6 +266,16 @@ func TestEventFromTheFutureWhoseDayComes(t *testing.T) {
 			require.NoError(f.t, err)
 		}, 0},
 		"nobody has decided": {dead, 0},
+		"control: a hash alone, replayed": {func(f *fixture, id string) {
+			replayed(f, id)
+			f.exec(`delete from ` + f.schema + `.processed_ahead`)
+		}, 2},
+		"control: a hash alone, discarded": {func(f *fixture, id string) {
+			dead(f, id)
+			_, err := deadletter.Discard(context.Background(), f.pool, f.schema, deadletter.Selection{}, deadletter.By{Actor: "ada"})
+			require.NoError(f.t, err)
+			f.exec(`delete from ` + f.schema + `.processed_ahead`)
+		}, 1},
 		"vouched for": {func(f *fixture, id string) {
 			require.NoError(f.t, f.store.Do(claim.WithProof(context.Background()), claim.Key{Consumer: "labour/notify", EventID: id}, func(ctx context.Context) error {
 				return f.effect(ctx, id)
@@ -384,12 +394,19 @@ func TestTwoSpellings(t *testing.T) {
 		"old and failed":    {-10 * day, claim.Config{RunTooOld: true, MaxAttempts: 3}, errOops, map[string]int{"": 1}},
 		"old and dead":      {-10 * day, claim.Config{RunTooOld: true, MaxAttempts: 1}, errOops, map[string]int{}},
 		"no time in the ID": {1, claim.Config{}, nil, map[string]int{"": 1}},
+		// The controls: what is no UUID has no second spelling.
+		"two events, processed":   {2, claim.Config{}, nil, map[string]int{"": 2}},
+		"two events, failed once": {2, claim.Config{MaxAttempts: 3}, errOops, map[string]int{"": 2}},
+		"two events, one dead":    {2, claim.Config{MaxAttempts: 1}, errOops, map[string]int{"": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f, id := newFixture(t), mintedAt(c.minted)
-			if c.minted == 1 {
+			switch c.minted {
+			case 1:
 				id = uuid.NewString()
+			case 2:
+				id = "event"
 			}
 			f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 			f.retain()
@@ -399,7 +416,11 @@ func TestTwoSpellings(t *testing.T) {
 			for _, spelt := range []string{strings.ToUpper(id), id, strings.ToUpper(id), id} {
 				msg, _ := deliver(t, spelt)
 				_, _ = guard(func(msg *message.Message) ([]*message.Message, error) {
-					assert.Equal(t, id, msg.UUID, "in an effect's key it is one event, too")
+					want := id
+					if c.minted == 2 {
+						want = spelt
+					}
+					assert.Equal(t, want, msg.UUID, "in an effect's key it is one event, too")
 					if err := failure; err != nil {
 						failure = nil
 						return nil, err

@@ -250,6 +250,22 @@ func TestGoexit(t *testing.T) {
 			assert.Contains(t, f.failed()[0].Error, "runtime.Goexit")
 		})
 	}
+
+	t.Run("control", func(t *testing.T) { // the store alone, without the middleware
+		t.Parallel()
+		f := newFixture(t)
+		ended := make(chan error, 1)
+		go func() {
+			defer close(ended)
+			ended <- f.store.Do(context.Background(), claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}, func(context.Context) error {
+				runtime.Goexit()
+				return nil
+			})
+		}()
+		_, returned := <-ended
+		assert.False(t, returned, "nobody acks or nacks")
+		assert.Empty(t, f.failed(), "no attempt is counted")
+	})
 }
 
 // A query crashes its backend, and with it the server: while the server recovers, no attempt could be recorded, so the event came back

@@ -97,6 +97,25 @@ func TestHiddenCommit(t *testing.T) {
 		})
 	}
 
+	for name, end := range hiddenEnds {
+		if name == "a queued text" { // only pgtx has a queue
+			continue
+		}
+		t.Run("control: a transaction of pgx, "+name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			require.NoError(t, pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) error {
+				const which = `select pg_current_xact_id()::text`
+				var before, after string
+				require.NoError(t, tx.QueryRow(t.Context(), which).Scan(&before))
+				require.NoError(t, end(t.Context(), tx))
+				require.NoError(t, tx.QueryRow(t.Context(), which).Scan(&after))
+				assert.NotEqual(t, before, after, "nobody notices that another transaction commits")
+				return nil
+			}))
+		})
+	}
+
 	t.Run("control", func(t *testing.T) { // the same calls in an honest handler
 		t.Parallel()
 		f := newFixture(t)
