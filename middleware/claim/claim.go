@@ -154,8 +154,8 @@ type Config struct {
 	HandlerTimeout time.Duration
 
 	// MaxStarts is how many processes a poison message may kill while it runs alone. An event that was in flight when a process
-	// was killed is run alone. If it kills MaxStarts processes in such runs, it becomes a dead letter. This needs Run. 1 or
-	// more. Default: 3.
+	// was killed is run alone. If it kills MaxStarts processes in such runs, it becomes a dead letter. This needs Run. -1 switches
+	// the guard off: no event is marked or run alone, and a poison message kills processes for ever. 1 or more, or -1. Default: 3.
 	MaxStarts int
 
 	// Retention is how long the PostgreSQL store keeps the record that an event was processed. It counts from the time in the
@@ -279,8 +279,8 @@ func (c Config) Validate() error {
 	if c.HandlerTimeout < time.Millisecond {
 		errs = append(errs, fmt.Errorf("Config.HandlerTimeout is %v: want 1ms or more, or 0 for the default", c.HandlerTimeout))
 	}
-	if c.MaxStarts < 1 {
-		errs = append(errs, fmt.Errorf("Config.MaxStarts is %d: want 1 or more, or 0 for the default", c.MaxStarts))
+	if c.MaxStarts < -1 {
+		errs = append(errs, fmt.Errorf("Config.MaxStarts is %d: want 1 or more, -1 for no guard, or 0 for the default", c.MaxStarts))
 	}
 	if c.Retention < minRetention {
 		errs = append(errs, fmt.Errorf("Config.Retention is %v: want %v or more, or 0 for the default", c.Retention, minRetention))
@@ -342,10 +342,7 @@ func New(of Store, cfg Config) (*Claim, error) {
 		errs = append(errs, cfg.withoutPostgres())
 	}
 	cfg = cfg.WithDefaults()
-	errs = append(errs, cfg.Validate())
-	if err := cfg.validateModes(of); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, cfg.Validate(), cfg.validateModes(of))
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}

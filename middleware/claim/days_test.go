@@ -402,10 +402,10 @@ func TestTwoSpellings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f, id := newFixture(t), mintedAt(c.minted)
-			switch c.minted {
-			case 1:
+			if c.minted == 1 {
 				id = uuid.NewString()
-			case 2:
+			}
+			if c.minted == 2 {
 				id = "event"
 			}
 			f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})

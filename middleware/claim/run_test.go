@@ -164,8 +164,8 @@ func TestWhatRunNeeds(t *testing.T) {
 	c, err = claim.New(claim.NewPostgresStore(f.pool, claim.Schema(devtest.Schema(t))), claim.Config{Service: "labour"})
 	require.NoError(t, err)
 	require.ErrorContains(t, c.Run(t.Context()), "migrate up")
-	_, err = claim.New(f.store, claim.Config{Service: "labour", MaxStarts: -1})
-	require.ErrorContains(t, err, "Config.MaxStarts is -1: want 1 or more")
+	_, err = claim.New(f.store, claim.Config{Service: "labour", MaxStarts: -2})
+	require.ErrorContains(t, err, "Config.MaxStarts is -2: want 1 or more")
 }
 
 // A process without reason to be suspicious pays nothing; else a note is one round trip, and is struck out with the commit.

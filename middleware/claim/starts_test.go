@@ -112,6 +112,32 @@ func testEventThatWasBegunTooOftenIsADeadLetter(t *testing.T, f *fixture) {
 	assert.Zero(t, f.count("claim_start"))
 }
 
+// Without the guard nothing is marked, nothing runs alone, and nothing that ran alone is a dead letter.
+func TestGuardOff(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ maxStarts, marks int }{"off": {-1, 1}, "control": {3, 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.noted(f.killed(), "1", 3)
+			guarded := f.claim(claim.Config{MaxStarts: c.maxStarts, Logger: silent})
+			f.running(guarded)
+			assert.Equal(t, c.maxStarts > 0, suspicious(guarded))
+			msg, _ := deliver(t, "2")
+			_, err := guarded.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				assert.Equal(t, c.marks, f.count("claim_start"))
+				return f.handler(msg)
+			})(msg)
+			require.NoError(t, err)
+			msg, _ = deliver(t, "1")
+			_, err = guarded.Middleware(f.handler)(msg)
+			require.NoError(t, err)
+			assert.Equal(t, c.marks-1, f.count("claim_failed where reason = 'killed'"))
+			assert.Equal(t, 2-c.marks, f.effects()["1"])
+		})
+	}
+}
+
 // Somebody who has the event in hand may yet survive it.
 func TestEventInHandIsNotBuried(t *testing.T) { perMode(t, testEventInHandIsNotBuried) }
 

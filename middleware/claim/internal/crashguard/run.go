@@ -29,7 +29,7 @@ const exchangeTimeout = 5 * time.Second
 type Config struct {
 	Store     *store.Postgres
 	Service   string
-	MaxStarts int // how often an event may be started alone
+	MaxStarts int // how often an event may be started alone; negative: no event is marked
 	Logger    *slog.Logger
 
 	Timeout func(consumer string) time.Duration // of a handler
@@ -219,6 +219,9 @@ func (r *run) exchange(ctx context.Context) error {
 		return err
 	}
 	suspicious, killed := r.look(others)
+	if r.guard.cfg.MaxStarts < 0 {
+		suspicious, killed = false, false
+	}
 	r.guard.life.stand(standing{run: r.id, suspicious: suspicious, alive: r.alive})
 	switch {
 	case killed && !r.warned:
