@@ -113,7 +113,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 func TestDeadRedirect(t *testing.T) {
 	t.Parallel()
 	o := newDead(t)
-	assert.Contains(t, o.run(cli.ExitUsage, "dead", "redirect", "e1"), "--to is missing: want the consumer that gets the events")
+	assert.Contains(t, o.run(cli.ExitUsage, "dead", "redirect", "e1"), "want either --to with the consumer that gets the events")
 	assert.Contains(t, o.run(cli.ExitFailed, "dead", "redirect", "--all", "--to", "nobody"), `no consumer of that name has run on this database: "nobody"`)
 	o.exec(`update {schema}.claim_failed set record = 'ff000000-0000-0000-0000-000000000001' where event_id = 'e1' and consumer = 1`)
 	o.exec(`insert into {schema}.processed (event_id, consumer) values ('ff000000-0000-0000-0000-000000000001', 2)`)
@@ -121,6 +121,19 @@ func TestDeadRedirect(t *testing.T) {
 		o.run(cli.ExitOK, "dead", "redirect", "--consumer", "notify", "--to", "bill", "--note", "moved"))
 	assert.Regexp(t, ` +redirect +e2 +notify +moved; to bill; was dead `, o.run(cli.ExitOK, "dead", "audit"))
 	assert.Regexp(t, `e2 +bill +k +retrying, due `, o.run(cli.ExitOK, "dead", "list", "--state", "all"))
+}
+
+func TestDeadRedirectToATopic(t *testing.T) {
+	t.Parallel()
+	o := newDead(t)
+	assert.Contains(t, o.run(cli.ExitUsage, "dead", "redirect", "e2", "--to", "bill", "--to-topic", "other"), "want either --to with the consumer that gets the events")
+	assert.Contains(t, o.run(cli.ExitFailed, "dead", "redirect", "--topic", "labour.completed", "--to-topic", "labour.completed"), "want one that differs from Selection.Topic")
+	assert.Equal(t, "1 event redirected.\n", o.run(cli.ExitOK, "dead", "redirect", "e2", "--to-topic", "other", "--note", "by hand"))
+	assert.Regexp(t, ` +redirect +e2 +notify +by hand; to topic other; was dead `, o.run(cli.ExitOK, "dead", "audit"))
+	assert.NotContains(t, o.run(cli.ExitOK, "dead", "list", "--state", "all"), "e2")
+	var published string
+	require.NoError(t, o.pool.QueryRow(t.Context(), `select topic || ' ' || event_id from `+o.schema+`.outbox`).Scan(&published))
+	assert.Equal(t, "other e2", published)
 }
 
 func TestDeadEdit(t *testing.T) {

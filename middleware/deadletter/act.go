@@ -78,6 +78,7 @@ type action struct {
 	may    []string
 	detail string // JSON for the audit
 	except string // events of this consumer are left out
+	page   int    // how many events one transaction changes; 0: pageSize
 	// still returns the locked events that the action still applies to; nil: all of them.
 	still func(ctx context.Context, tx pgx.Tx, schema string, locked []int64) ([]int64, error)
 	do    func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
@@ -125,7 +126,7 @@ func (a action) all(ctx context.Context, db pgtx.DB, schema string, s Selection,
 		s.States = append(slices.Clone(s.States), "retrying") // a blocked event may come to its turn when the event before it goes
 	}
 	for err == nil && len(ids) > 0 {
-		n, next := min(len(ids), pageSize), r
+		n, next := min(len(ids), cmp.Or(a.page, pageSize)), r
 		err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) error {
 			next = r
 			page, err := s.page(ctx, tx, schema, ids[0]-1, ids[n-1], ids[:n], n)

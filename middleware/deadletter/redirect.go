@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -31,6 +33,51 @@ func Redirect(ctx context.Context, db pgtx.DB, schema string, s Selection, consu
 		return Result{}, fmt.Errorf("redirect failed events: %w", err)
 	}
 	return redirecting(consumer, string(detail)).all(ctx, db, schema, s, by)
+}
+
+// Republish hands events to another topic, for instance one for events that need another program. It takes dead events, unless States
+// says otherwise ("dead", "retrying", "blocked"). One transaction writes them into the outbox of the same schema, in their former order
+// and with their IDs, keys and metadata, and discards them here. So a consumer that has handled an event, or whose dead letter
+// this was, takes the published event for a duplicate. An operator's role must be a writer, too (outboxadmin.GrantRoles). If an event
+// cannot be published (outbox.ErrInvalidMessage), Republish ends before it. It commits after each 100 events.
+func Republish(ctx context.Context, db pgtx.DB, schema string, s Selection, topic string, by By) (Result, error) {
+	if topic == "" || topic == s.Topic {
+		return Result{}, fmt.Errorf("redirect failed events: the other topic is %q: want one that differs from Selection.Topic", topic)
+	}
+	detail, err := json.Marshal(map[string]string{"to_topic": topic})
+	if err != nil {
+		return Result{}, fmt.Errorf("redirect failed events: %w", err)
+	}
+	return republishing(topic, string(detail)).all(ctx, db, schema, s, by)
+}
+
+func republishing(topic, detail string) action {
+	return action{
+		name: "redirect", may: []string{"dead", "retrying", "blocked"}, detail: detail, page: 100,
+		do: func(ctx context.Context, tx pgx.Tx, schema string, on acting, _ *Result) error {
+			out, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: schema})
+			if err != nil {
+				return err
+			}
+			rows, err := tx.Query(ctx, query("show", schema), on.ids, true)
+			if err != nil {
+				return err
+			}
+			events, err := pgx.CollectRows(rows, scanFailed)
+			if err != nil {
+				return err
+			}
+			for _, e := range events {
+				msg := message.NewMessageWithContext(ctx, e.uuid, e.Payload)
+				msg.Metadata = e.Metadata
+				if err := out.Publish(topic, msg); err != nil {
+					return fmt.Errorf("event %q of consumer %q: %w", e.EventID, e.Consumer, err)
+				}
+			}
+			_, err = tx.Exec(ctx, query("discard", schema), on.ids)
+			return err
+		},
+	}
 }
 
 func redirecting(consumer, detail string) action {

@@ -2,6 +2,7 @@ package deadletter_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -10,11 +11,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/deadletter"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // billing is a claim of the consumer "billing/notify".
@@ -144,4 +148,67 @@ func TestRedirectToNobody(t *testing.T) {
 	}
 	assert.Equal(t, map[string]string{"1": "dead"}, f.states())
 	assert.Empty(t, f.audited())
+}
+
+// Events go to another topic with the transaction that discards them, in their order.
+func TestRepublish(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, id := range []string{"1", "2", "3"} {
+		f.keep(id, "labour/notify", "k", map[bool]string{true: "dead", false: "blocked"}[id == "1"], "attempts", "oops")
+	}
+	f.sql(`update {schema}.claim_failed set headers = convert_to(replace(convert_from(headers, 'UTF8'), '"b"', '"' || $1 || '"'), 'UTF8')`, transport.KeyMetadata)
+	s := deadletter.Selection{Consumer: "labour/notify", States: []string{"dead", "blocked"}, EventIDs: []string{"1", "2"}}
+	republish := func(topic string) (deadletter.Result, error) {
+		return deadletter.Republish(t.Context(), f.pool, f.schema, s, topic, me)
+	}
+	s.Topic = "topic"
+	for _, topic := range []string{"", "topic"} {
+		_, err := republish(topic)
+		require.ErrorContains(t, err, "want one that differs from Selection.Topic")
+	}
+	_, err := republish(strings.Repeat("x", 1000))
+	require.ErrorIs(t, err, outbox.ErrInvalidMessage)
+	require.ErrorContains(t, err, `event "1" of consumer "labour/notify"`)
+	f.sql(`alter table {schema}.outbox add constraint full_disk check (event_id <> '2')`)
+	_, err = republish("other")
+	require.ErrorContains(t, err, "full_disk")
+	assert.Equal(t, map[string]string{"1": "dead", "2": "blocked", "3": "blocked"}, f.states())
+	assert.Empty(t, f.audited(), "nothing was done")
+	assert.Zero(t, f.count("outbox")+f.count("processed"))
+
+	f.sql(`alter table {schema}.outbox drop constraint full_disk`)
+	r, err := republish("other")
+	require.NoError(t, err)
+	assert.Equal(t, deadletter.Result{Done: 2}, r)
+	var published []string
+	rows, err := f.pool.Query(t.Context(), `select concat_ws(' ', event_id, topic, key, convert_from(payload, 'UTF8'), convert_from(headers, 'UTF8')::jsonb->>'a') from `+f.schema+`.outbox order by seq`)
+	require.NoError(t, err)
+	published, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	assert.Equal(t, []string{"1 other 2 payload 1", "2 other 2 payload 1"}, published)
+	assert.Equal(t, map[string]string{"3": "retrying"}, f.states(), "the next of the key has its turn")
+	assert.Equal(t, []string{"redirect 2", "redirect 1"}, f.audited())
+	assert.Equal(t, 2, f.count(`claim_audit where detail->>'to_topic' = 'other'`))
+	for _, id := range []string{"1", "2"} {
+		f.deliver(f.claim(claim.Config{}), id)
+	}
+	assert.Zero(t, f.count("effect"), "its consumer absorbs what is redelivered")
+}
+
+// Each transaction holds as many events as fit into memory.
+func TestRepublishInSteps(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	_, number := f.record("labour/notify", "0")
+	f.sql(`insert into {schema}.claim_failed (consumer, record, event_id, state, headers, payload)
+		select $1::smallint, gen_random_uuid(), i, 'dead', convert_to('{"uuid": "' || i || '"}', 'UTF8'), '' from generate_series(1, 101) i`, number)
+	r, err := deadletter.Republish(t.Context(), f.pool, f.schema, deadletter.Selection{}, "other", me)
+	require.NoError(t, err)
+	assert.Equal(t, deadletter.Result{Done: 101}, r)
+	assert.Equal(t, 101, f.count("outbox"))
+	var transactions int
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select count(distinct xmin::text) from `+f.schema+`.outbox`).Scan(&transactions))
+	assert.Equal(t, 2, transactions)
+	assert.Empty(t, f.states())
 }

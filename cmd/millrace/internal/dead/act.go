@@ -27,21 +27,26 @@ func discardCommand(a *cli.App) *cobra.Command {
 }
 
 func redirectCommand(a *cli.App) *cobra.Command {
-	var to string
+	var to, topic string
 	redirect := func(ctx context.Context, db pgtx.DB, schema string, s deadletter.Selection, by deadletter.By) (deadletter.Result, error) {
+		if topic != "" {
+			return deadletter.Republish(ctx, db, schema, s, topic, by)
+		}
 		return deadletter.Redirect(ctx, db, schema, s, to, by)
 	}
 	c := actionCommand(a, redirect, nil, []string{"dead", "retrying", "blocked"}, "redirected", &cobra.Command{
-		Use: "redirect --to CONSUMER {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Hand dead letters to another consumer",
+		Use: "redirect {--to CONSUMER | --to-topic TOPIC} {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Hand dead letters to another consumer, or publish them to another topic",
 		Long: "Hands dead letters to another consumer, which retries them at once. Use it after a handler was renamed, or moved to another service.\n" +
-			"An event that the other consumer has already handled is only discarded here.",
-		Example: "  millrace dead redirect --consumer labour/notify --to labour/notify-family --note \"renamed\"\n  millrace dead redirect 0198c0de…3f2a --to billing/notify",
+			"An event that the other consumer has already handled is only discarded here.\n" +
+			"With --to-topic they are published to another topic, with their IDs, through the outbox of the same schema, and discarded here.",
+		Example: "  millrace dead redirect --consumer labour/notify --to labour/notify-family --note \"renamed\"\n  millrace dead redirect 0198c0de…3f2a --to billing/notify\n  millrace dead redirect --group 3f2a9c1e --to-topic labour.completed.manual",
 	})
-	c.Flags().StringVar(&to, "to", "", "the consumer that gets them, as service/handler (required)")
+	c.Flags().StringVar(&to, "to", "", "the consumer that gets them, as service/handler")
+	c.Flags().StringVar(&topic, "to-topic", "", "the topic that they are published to")
 	run := c.RunE
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if to == "" {
-			return cli.Misuse(errors.New("--to is missing: want the consumer that gets the events, such as labour/notify-family"))
+		if (to == "") == (topic == "") {
+			return cli.Misuse(errors.New("want either --to with the consumer that gets the events, such as labour/notify-family, or --to-topic with the topic that they are published to"))
 		}
 		return run(c, args)
 	}
@@ -177,6 +182,7 @@ func auditDetail(detail json.RawMessage) string {
 	var d struct {
 		Note, State, Reason, Error string
 		To                         string
+		Topic                      string `json:"to_topic"`
 		Rows                       int
 		Payload                    string `json:"new_payload_sha256"`
 		Set, Unset                 []string
@@ -192,6 +198,7 @@ func auditDetail(detail json.RawMessage) string {
 	}
 	add(d.Note != "", d.Note)
 	add(d.To != "", "to "+d.To)
+	add(d.Topic != "", "to topic "+d.Topic)
 	add(d.Payload != "", "changed the payload")
 	add(len(d.Set) > 0, "set "+strings.Join(d.Set, ", "))
 	add(len(d.Unset) > 0, "removed "+strings.Join(d.Unset, ", "))
