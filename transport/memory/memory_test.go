@@ -146,3 +146,13 @@ func TestRefusesAPattern(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrLimit)
 	require.ErrorContains(t, err, "begins with ^")
 }
+
+// A driver that cannot open a transport returns none, and no nil pointer that a caller would take for one.
+func TestDriverReturnsNoTransportWithAnError(t *testing.T) {
+	t.Parallel()
+	opened, err := memory.Driver.Settings().Open(t.Context(), transport.Environment{DrainTimeout: -1})
+	require.ErrorContains(t, err, "DrainTimeout")
+	if opened != nil { // testify's Nil also accepts a nil pointer
+		t.Errorf("got %T", opened)
+	}
+}

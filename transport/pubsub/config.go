@@ -53,6 +53,9 @@ type Config struct {
 	// Topic configures the topics.
 	Topic TopicConfig
 
+	// Schemas are the schemas of single topics, by the topic's name. Default: none.
+	Schemas map[string]SchemaConfig
+
 	// Subscription configures the subscription of every consumer that Consumers does not name.
 	Subscription SubscriptionConfig
 
@@ -186,6 +189,13 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("Config.Endpoint is %q: want host:port, such as europe-west1-pubsub.googleapis.com:443", c.Endpoint))
 	}
 	errs = append(errs, c.Topic.validate("Config.Topic"), c.Subscription.validate("Config.Subscription"))
+	for _, topic := range slices.Sorted(maps.Keys(c.Schemas)) {
+		field := fmt.Sprintf("Config.Schemas[%q]", topic)
+		if err := wire.CheckTopic(topic); err != nil {
+			errs = append(errs, fmt.Errorf("%s is of no topic: %w", field, err))
+		}
+		errs = append(errs, c.Schemas[topic].validate(field))
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Consumers)) {
 		field := fmt.Sprintf("Config.Consumers[%q]", name)
 		if err := transport.ValidateHandler(name); err != nil {

@@ -22,11 +22,21 @@ func (c TopicConfig) setting() setting.Topic {
 	return setting.Topic{Labels: c.Labels, Retention: c.Retention, StorageRegions: c.StorageRegions, KMSKey: c.KMSKey}
 }
 
+// setting is the schema as it is to be.
+func (c SchemaConfig) setting() setting.Schema {
+	return setting.Schema{Name: c.Name, Binary: c.Encoding == Binary, FirstRevision: c.FirstRevision, LastRevision: c.LastRevision}
+}
+
 // resources is what becomes of topics and subscriptions.
 func (c Config) resources(log *slog.Logger) resource.Config {
+	schemas := make(map[string]setting.Schema, len(c.Schemas))
+	for topic, s := range c.Schemas {
+		schemas[topic] = s.setting()
+	}
 	return resource.Config{
 		Project:       wire.Project(c.ProjectID),
 		Topic:         c.Topic.setting(),
+		Schemas:       schemas,
 		Create:        c.Resources != CheckOnly,
 		Update:        c.Resources == Update,
 		Recheck:       c.Recheck,

@@ -72,6 +72,16 @@ func TestConfigValidate(t *testing.T) {
 			c.Topic.StorageRegions = []string{"Europe"}
 		},
 		`Config.Topic.KMSKey is "key": want projects/`: func(c *pubsub.Config) { c.Topic.KMSKey = "key" },
+		`Config.Schemas["a/b"] is of no topic`:         func(c *pubsub.Config) { c.Schemas = map[string]pubsub.SchemaConfig{"a/b": {Name: "labour"}} },
+		`Config.Schemas["labour.completed"].Name is "": want the ID of a schema, or projects/`: func(c *pubsub.Config) {
+			c.Schemas = map[string]pubsub.SchemaConfig{"labour.completed": {}}
+		},
+		`.Encoding is Encoding(2): want JSON or Binary`: func(c *pubsub.Config) {
+			c.Schemas = map[string]pubsub.SchemaConfig{"labour.completed": {Name: "projects/p/schemas/labour", Encoding: 2}}
+		},
+		`.LastRevision is "1": want the ID of a revision, 8 hexadecimal digits`: func(c *pubsub.Config) {
+			c.Schemas = map[string]pubsub.SchemaConfig{"labour.completed": {Name: "labour", LastRevision: "1"}}
+		},
 		`Config.Consumers["a.b"] is of no consumer: want 1 to 100 letters`: func(c *pubsub.Config) {
 			c.Consumers = map[string]pubsub.SubscriptionConfig{"a.b": pubsub.SubscriptionConfig{}.WithDefaults()}
 		},

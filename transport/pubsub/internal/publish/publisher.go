@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,6 +70,11 @@ func (p *Publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	}
 	defer t.running.Done()
 	t.publish(ctx, msgs, results)
+	if slices.ContainsFunc(results, func(err error) bool { return status.Code(err) == codes.InvalidArgument }) {
+		if schema := p.resources.SchemaOf(ctx, topic); schema != "" {
+			p.apart(ctx, t, schema, msgs, results)
+		}
+	}
 	for i, err := range results {
 		if err != nil {
 			if status.Code(err) == codes.NotFound {

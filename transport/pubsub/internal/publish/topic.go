@@ -103,17 +103,21 @@ func (t *topicPublisher) send(ctx context.Context, msgs []*message.Message, resu
 			failed[key] = key != ""
 			continue
 		}
-		parent := ctx
-		if trace.SpanContextFromContext(msg.Context()).IsValid() {
-			parent = msg.Context()
-		}
-		m := wire.Marshal(msg)
-		if len(m.Attributes) < wire.MaxAttributes-2 { // traceparent and tracestate
-			tracing.Inject(parent, t.propagator, m.Attributes)
-		}
-		pending[i] = t.client.Publish(parent, m) // the client uses the context only for its trace
+		pending[i] = t.client.Publish(t.marshal(ctx, msg)) // the client uses the context only for its trace
 	}
 	return pending
+}
+
+// marshal returns the message with its trace, and the context that has the trace.
+func (t *topicPublisher) marshal(ctx context.Context, msg *message.Message) (context.Context, *pubsub.Message) {
+	if trace.SpanContextFromContext(msg.Context()).IsValid() {
+		ctx = msg.Context()
+	}
+	m := wire.Marshal(msg)
+	if len(m.Attributes) < wire.MaxAttributes-2 { // traceparent and tracestate
+		tracing.Inject(ctx, t.propagator, m.Attributes)
+	}
+	return ctx, m
 }
 
 func (t *topicPublisher) forward(ctx context.Context, m *pubsub.Message) error {

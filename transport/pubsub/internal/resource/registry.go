@@ -29,8 +29,9 @@ const createTimeout = 30 * time.Second
 type Config struct {
 	Project       wire.Project
 	Topic         setting.Topic
-	Create        bool // create what is missing
-	Update        bool // change what differs
+	Schemas       map[string]setting.Schema // by topic
+	Create        bool                      // create what is missing
+	Update        bool                      // change what differs
 	Recheck       time.Duration
 	MeterProvider metric.MeterProvider
 	Log           *slog.Logger

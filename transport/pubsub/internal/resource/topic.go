@@ -19,7 +19,8 @@ import (
 
 // createTopic creates the topic if it is missing. Otherwise it compares it with the configuration and, if Update is set, changes it.
 func (r *Registry) createTopic(ctx context.Context, name string) error {
-	want := r.config.Topic.Wanted(name)
+	schema := r.config.Schemas[path.Base(name)].Wanted(r.config.Project)
+	want := r.config.Topic.Wanted(name, schema)
 	have, err := r.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: name})
 	if status.Code(err) == codes.NotFound {
 		if !r.config.Create {
@@ -35,6 +36,9 @@ func (r *Registry) createTopic(ctx context.Context, name string) error {
 				transport.ErrUnavailable, path.Base(name), strings.Join(orphans, ", "), DeletedTopic, path.Base(name), r.config.Project)
 		}
 		_, err = r.client.TopicAdminClient.CreateTopic(ctx, want)
+		if schema != nil && status.Code(err) == codes.NotFound {
+			return fmt.Errorf("create topic %s: its schema %s is missing: create it (gcloud pubsub schemas create), or correct Config.Schemas: %w", name, schema.Schema, err)
+		}
 	} else if err == nil {
 		r.settleTopic(ctx, want, have)
 	}
@@ -67,6 +71,15 @@ func (r *Registry) settleTopic(ctx context.Context, want, have *pubsubpb.Topic) 
 		r.log.Warn("a topic is not as configured", slog.String("topic", path.Base(want.Name)), slog.String("setting", d.Field),
 			slog.String("have", d.Have), slog.String("want", d.Want), slog.String("remedy", "let Config.Resources be Update, or change the configuration or the topic"))
 	}
+}
+
+// SchemaOf returns the full name of the topic's schema, or "". If this account may not look, it returns the configured one.
+func (r *Registry) SchemaOf(ctx context.Context, topic string) string {
+	have, err := r.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: r.topicName(topic)})
+	if err != nil {
+		return r.config.Schemas[topic].Wanted(r.config.Project).GetSchema()
+	}
+	return have.GetSchemaSettings().GetSchema()
 }
 
 // warnOfTransforms logs each enabled message transform of the topic or the subscription.

@@ -116,6 +116,15 @@ var topicSettings = []struct {
 		return strings.Join(slices.Sorted(slices.Values(t.GetMessageStoragePolicy().GetAllowedPersistenceRegions())), ",")
 	}},
 	{"kms_key_name", (*pubsubpb.Topic).GetKmsKeyName},
+	{"schema_settings.schema", func(t *pubsubpb.Topic) string { return t.GetSchemaSettings().GetSchema() }},
+	{"schema_settings.encoding", func(t *pubsubpb.Topic) string {
+		if t.GetSchemaSettings() == nil {
+			return ""
+		}
+		return t.GetSchemaSettings().GetEncoding().String()
+	}},
+	{"schema_settings.first_revision_id", func(t *pubsubpb.Topic) string { return t.GetSchemaSettings().GetFirstRevisionId() }},
+	{"schema_settings.last_revision_id", func(t *pubsubpb.Topic) string { return t.GetSchemaSettings().GetLastRevisionId() }},
 }
 
 // TopicDifferences compares an existing topic with the wanted one. It does not compare settings that the configuration does not set.

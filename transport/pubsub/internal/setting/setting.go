@@ -28,9 +28,28 @@ type Topic struct {
 	KMSKey         string
 }
 
+// Schema is the schema of a topic, as pubsub.SchemaConfig describes it. The zero value is none.
+type Schema struct {
+	Name                        string
+	Binary                      bool
+	FirstRevision, LastRevision string
+}
+
+// Wanted returns the schema of a topic in the project, for Pub/Sub's API.
+func (s Schema) Wanted(p wire.Project) *pubsubpb.SchemaSettings {
+	if s.Name == "" {
+		return nil
+	}
+	want := &pubsubpb.SchemaSettings{Schema: p.Schema(s.Name), Encoding: pubsubpb.Encoding_JSON, FirstRevisionId: s.FirstRevision, LastRevisionId: s.LastRevision}
+	if s.Binary {
+		want.Encoding = pubsubpb.Encoding_BINARY
+	}
+	return want
+}
+
 // Wanted returns the topic, with that full name, for Pub/Sub's API.
-func (t Topic) Wanted(name string) *pubsubpb.Topic {
-	want := &pubsubpb.Topic{Name: name, Labels: t.Labels, KmsKeyName: t.KMSKey}
+func (t Topic) Wanted(name string, schema *pubsubpb.SchemaSettings) *pubsubpb.Topic {
+	want := &pubsubpb.Topic{Name: name, Labels: t.Labels, KmsKeyName: t.KMSKey, SchemaSettings: schema}
 	if t.Retention > 0 {
 		want.MessageRetentionDuration = durationpb.New(t.Retention)
 	}

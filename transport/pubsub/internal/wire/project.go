@@ -1,6 +1,8 @@
 package wire
 
-// Project is the ID of a Google Cloud project. Its methods build the full names of topics and subscriptions.
+import "strings"
+
+// Project is the ID of a Google Cloud project. Its methods build the full names of topics, subscriptions and schemas.
 type Project string
 
 // Topic returns the full name of a topic.
@@ -14,4 +16,12 @@ func (p Project) Subscription(topic, consumer string) string {
 // SubscriptionOf returns the full name of the subscription with that ID.
 func (p Project) SubscriptionOf(id string) string {
 	return "projects/" + string(p) + "/subscriptions/" + id
+}
+
+// Schema returns the full name of a schema; one that is full already stays.
+func (p Project) Schema(name string) string {
+	if strings.Contains(name, "/") {
+		return name
+	}
+	return "projects/" + string(p) + "/schemas/" + name
 }
