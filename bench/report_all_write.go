@@ -36,7 +36,7 @@ func writeReport(out io.Writer, all []result, under []attacked, on machine, bega
 	for _, one := range all {
 		fmt.Fprintf(out, "\n## %s\n\n`go run . %s%s`, %v\n\n", one.scenario.name, one.scenario.name, arguments(quick), one.took.Round(time.Second))
 		if one.err != nil {
-			fmt.Fprintf(out, "**Failed, so there are no figures**: %s\n", cell(one.err.Error()))
+			fmt.Fprintf(out, "**Failed, so there are no figures**: %s\n", firstLine(one.err))
 			continue
 		}
 		one.report.writeMarkdown(out, quick)
@@ -86,6 +86,12 @@ func (r *report) writeMarkdown(out io.Writer, quick bool) {
 // cell is text that a table can hold.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(strings.TrimSpace(text))
+}
+
+// firstLine returns the first line of an error, which may quote a page of HTML, as Markdown.
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(err.Error()), "\n")
+	return cell(strings.ReplaceAll(line, "<", "&lt;"))
 }
 
 // unmet lists targets that were missed, or not measured.
