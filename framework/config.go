@@ -136,7 +136,7 @@ type HTTP struct {
 
 // Outbox configures publisher and relay.
 type Outbox struct {
-	// Relay says where the relay that forwards events to the broker runs. Default: Inside.
+	// Relay says where the relay to the broker runs: Inside this process, or Apart, in another one such as "millrace relay". Default: Inside.
 	Relay Placement
 	// MaxBacklog is how many unpublished events the outbox may hold before Publish refuses more. Default: 0, no limit.
 	MaxBacklog int

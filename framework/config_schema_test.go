@@ -32,9 +32,12 @@ const referenceHead = `# Configuration
 <!-- Made from the structs and their comments: go test ./framework -run TestReferenceIsThatOfTheStructs -update -->
 
 A service reads one YAML file and then the environment, which wins. An environment variable is ` + "`MILLRACE_`" + ` and the path of keys in
-upper case, joined by ` + "`_`" + `. Durations are Go's: ` + "`500ms`, `30s`, `1h30m`" + `. In variables a list has commas; a map, and a list of sections, is YAML. A key that
+upper case, joined by ` + "`_`" + `, such as ` + "`MILLRACE_HTTP_READ_TIMEOUT`" + `. Durations are Go's: ` + "`500ms`, `30s`, `1h30m`" + `. In variables a list has commas; a map, and a list of sections, is YAML. A key that
 does not exist is an error that names its line. What can only be set in Go (loggers, functions, TLS configurations) is not listed here: see
 the packages' documentation.
+
+The texts come from Go code, so they have Go's names: ` + "`MaxAttempts`" + ` is the key ` + "`max_attempts`" + ` of the same section, and ` + "`Config.HandlerTimeout`" + ` of package
+claim is ` + "`claim.handler_timeout`" + `.
 
 ` + "`millrace config check FILE`" + ` reports everything that is wrong, and ` + "`millrace config print FILE`" + ` shows what takes effect. Editors complete keys
 with [the JSON schema](../millrace.schema.json).
@@ -44,7 +47,7 @@ with [the JSON schema](../millrace.schema.json).
 // The reference of the configuration is made from the same structs.
 func TestReferenceIsThatOfTheStructs(t *testing.T) {
 	t.Parallel()
-	text, err := schema.Markdown("..", "MILLRACE", reflect.TypeFor[framework.Config](), sections())
+	text, err := schema.Markdown("..", reflect.TypeFor[framework.Config](), sections())
 	require.NoError(t, err)
 	golden(t, "../docs/reference/configuration.md", referenceHead+text)
 }

@@ -108,7 +108,7 @@ type Config struct {
 	// stay with the broker: they are nacked every few seconds until there is room, and count no attempt. So one dead letter does not
 	// fill the database. But many messages that stay with the broker hold up others: on Kafka those of the partition
 	// (kafka.ConsumerConfig.Prefetch), on Pub/Sub those of the subscription (Concurrency and Prefetch). A push subscription of
-	// Pub/Sub may count each wait as a delivery: see Breaker. 1 to 1,000,000, such as 10,000. Default: 0, no limit.
+	// Pub/Sub counts each wait toward its dead-letter policy. 1 to 1,000,000, such as 10,000. Default: 0, no limit.
 	MaxBlocked int
 
 	// MaxAttempts is the number of failed attempts of its handler after which an event becomes a dead letter. The database
@@ -130,10 +130,10 @@ type Config struct {
 	// Handlers configures single consumers, by the names that Consumer returns. Default: none, every consumer uses this Config.
 	Handlers map[string]HandlerConfig
 
-	// MaxPerKey is how many events of a key, such as a tenant, each consumer handles at once, in all processes on the database. Further
+	// MaxPerKey is how many events of a key, such as a tenant, each consumer handles at the same time, in all processes on the database. Further
 	// events are nacked and redelivered, and count no attempt. Within a process those that have waited longest go first. The limit costs
-	// one statement for each event that has a key, and nothing for consumers without a limit. A push subscription of Pub/Sub may
-	// count each wait as a delivery: see Breaker. 1 to 100; only with a PostgresStore that no other store wraps. Default: 0, no limit.
+	// one statement for each event that has a key, and nothing for consumers without a limit. A push subscription of Pub/Sub
+	// counts each wait toward its dead-letter policy. 1 to 100; only with a PostgresStore that no other store wraps. Default: 0, no limit.
 	MaxPerKey int
 
 	// LimitKey returns the key that MaxPerKey counts. Events with the key "" are not limited. Default: the ordering key (transport.Key).
@@ -162,18 +162,18 @@ type Config struct {
 	// event's UUIDv7 (for a delayed event from when it was due), or from the claim if the ID has no time. An older event is not
 	// run, because nobody knows whether it was processed: see ErrTooOld. Services on one schema share the days of the records. The
 	// longest retention counts among those that have called Run. One that has stopped counts for its own retention and a day. 24 h or
-	// more. Default: DefaultRetention, 14 days.
+	// more. Default: 336 h (14 days), DefaultRetention.
 	Retention time.Duration
 
 	// RedeliveryHorizon is how long after an event's creation the broker may still deliver it: see CheckWindow. New
-	// refuses a shorter Retention. Default: DefaultRedeliveryHorizon, 7 days.
+	// refuses a shorter Retention. Default: 168 h (7 days), DefaultRedeliveryHorizon.
 	RedeliveryHorizon time.Duration
 
 	// RunTooOld runs events that cannot be proved new (ErrTooOld, ErrClock), although they may have been processed before.
 	// Default: false.
 	RunTooOld bool
 
-	// Group is how many messages of a consumer may share one transaction. Their handlers run one after the other, each in its
+	// Group is not the consumer group: it is how many messages of a consumer share one transaction. Their handlers run in turn, each in its
 	// own savepoint: if one fails, only its writes are rolled back. The acks follow the common commit. Use Group for quick
 	// handlers that wait only for the database and use only the transaction's connection. The subscriber's concurrency should
 	// be a few times as high as Group. If the whole transaction fails, each message is repeated in a transaction of its own. A

@@ -73,7 +73,9 @@ type Config struct {
 	// Producer configures publishing.
 	Producer ProducerConfig
 
-	// Delivery is how the messages of subscribers are settled. Default: AtLeastOnce.
+	// Delivery is how the messages of subscribers are settled. With AtLeastOnce an offset commits after its message was handled. With
+	// Transactional a handler's outputs and its message's offset commit in one Kafka transaction, and there is no claim. Default:
+	// AtLeastOnce.
 	Delivery Delivery
 
 	// Transaction configures transactional delivery.

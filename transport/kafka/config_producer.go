@@ -36,7 +36,8 @@ type ProducerConfig struct {
 	// number is an error that wraps transport.ErrRejected, and the message is not sent. Default: nil, Partitioner chooses.
 	PartitionBy func(topic, key string, partitions int) int
 
-	// Keyless chooses the partition of a message without a key. Default: InTurn.
+	// Keyless chooses the partition of a message without a key. InTurn takes each message to the next partition. Sticky takes whole
+	// batches to one partition, so that they are larger. Default: InTurn.
 	Keyless Keyless
 
 	// MaxMessageBytes is the largest message: payload, ID, key and metadata. Topics and brokers must take as much, and some

@@ -28,7 +28,7 @@ type Topics struct {
 	ReplicationFactor int16
 
 	// Settings are the settings of a topic that is created, such as retention.ms and cleanup.policy, dead-letter topics
-	// included. They do not change a topic that exists. Default: the brokers'.
+	// included. They do not change a topic that exists. In a file they are one text: name=value,name=value. Default: the brokers'.
 	Settings TopicSettings
 }
 

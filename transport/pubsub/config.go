@@ -64,8 +64,8 @@ type Config struct {
 	// defaults, not what Subscription says. Default: none.
 	Consumers map[string]SubscriptionConfig
 
-	// Resources says what to do about topics and subscriptions that are missing or have other settings. Default:
-	// CreateMissing.
+	// Resources says what to do about topics and subscriptions that are missing or have other settings. CreateMissing
+	// creates what is missing, CheckOnly makes it an error, and Update also changes settings that differ. Default: CreateMissing.
 	Resources Resources
 
 	// Recheck is how often the topics that are published to and the subscriptions in use are looked at again, to find topics

@@ -64,7 +64,8 @@ type SubscriptionConfig struct {
 	// Default: 1.
 	Streams int
 
-	// Labels are labels of the subscription, for bills and lists. Other labels of a subscription that exists stay. Default: none.
+	// Labels are labels of the subscription, for bills and lists. Other labels of a subscription that exists stay. In a
+	// file they are one text: name=value,name=value. Default: none.
 	Labels Labels
 
 	// ExactlyOnce enables Pub/Sub's exactly-once delivery: Pub/Sub does not redeliver a message while it is leased, and

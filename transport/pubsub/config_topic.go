@@ -21,7 +21,8 @@ const (
 // topics that Millrace creates. Under Update they also change topics that exist; otherwise a difference is logged. A field at
 // its default is not compared.
 type TopicConfig struct {
-	// Labels are labels of the topics, for bills and lists. Other labels of a topic stay. Default: none.
+	// Labels are labels of the topics, for bills and lists. Other labels of a topic stay. In a file they are one
+	// text: name=value,name=value. Default: none.
 	Labels Labels
 
 	// Retention is how long a topic keeps its messages, so that subscriptions can seek to a time before they were made: 10 min to

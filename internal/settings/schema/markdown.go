@@ -6,16 +6,16 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/internal/settings"
 )
 
-// Markdown describes the same as Object, for readers: a heading for each section, and a table of its keys with their environment
-// variables, which begin with prefix.
-func Markdown(root, prefix string, t reflect.Type, sections map[string]reflect.Type) (string, error) {
-	p := &page{describer: describer{root: root, comments: map[string]map[string]string{}}, prefix: prefix, places: map[reflect.Type]string{}}
+// Markdown describes the same as Object, for readers: a heading for each section, and a table of its keys.
+func Markdown(root string, t reflect.Type, sections map[string]reflect.Type) (string, error) {
+	p := &page{describer: describer{root: root, comments: map[string]map[string]string{}}, places: map[reflect.Type]string{}}
 	p.section(nil, t, "")
 	for _, name := range slices.Sorted(maps.Keys(sections)) {
 		p.section([]string{name}, sections[name], "The section of the broker `"+name+"`.")
@@ -26,7 +26,6 @@ func Markdown(root, prefix string, t reflect.Type, sections map[string]reflect.T
 // page is the text that Markdown writes.
 type page struct {
 	describer
-	prefix string
 	text   strings.Builder
 	places map[reflect.Type]string // where a struct's keys are listed
 }
@@ -57,16 +56,14 @@ func (p *page) section(path []string, t reflect.Type, about string) {
 			below = append(below, f)
 		}
 		if rows++; rows == 1 {
-			p.text.WriteString("| key, environment variable | type | default | meaning |\n|---|---|---|---|\n")
+			p.text.WriteString("| key | type | default | meaning |\n|---|---|---|---|\n")
 		}
 		meaning, byDefault := split(p.comment(t, f.Index))
-		if f.Kind == settings.Text {
-			byDefault = word(byDefault)
-		}
+		byDefault = written(f.Kind, byDefault)
 		if f.Secret {
 			meaning += " It is a secret: errors, logs and printed configurations hide it."
 		}
-		fmt.Fprintf(&p.text, "| `%s`%s | %s | %s | %s |\n", f.Key, p.variable(append(slices.Clone(path), f.Key)), p.kind(path, f), cell(byDefault), cell(meaning))
+		fmt.Fprintf(&p.text, "| `%s` | %s | %s | %s |\n", f.Key, p.kind(path, f), cell(byDefault), cell(meaning))
 	}
 	for _, f := range below {
 		inner, to := f.Type, append(slices.Clone(path), f.Key)
@@ -87,18 +84,6 @@ func item(path []string, f settings.Field) []string { return append(slices.Clone
 // anchor returns the anchor of a heading.
 func anchor(place string) string {
 	return strings.ToLower(strings.NewReplacer(".", "", "[]", "").Replace(place))
-}
-
-// variable returns a second line with the environment variable. Keys inside a list's item have none.
-func (p *page) variable(path []string) string {
-	names := []string{p.prefix}
-	for _, key := range path {
-		if strings.HasSuffix(key, "[]") {
-			return ""
-		}
-		names = append(names, settings.Variable(key))
-	}
-	return "<br>`" + strings.Join(names, "_") + "`"
 }
 
 // kind describes how a value is written.
@@ -146,11 +131,27 @@ func split(comment string) (meaning, byDefault string) {
 	return comment, ""
 }
 
-var goName = regexp.MustCompile(`^([A-Z]\w*)`)
+var (
+	goName   = regexp.MustCompile(`^([A-Z]\w*)`)
+	duration = regexp.MustCompile(`(\d+) (ms|s|min|h)\b`)
+	mebibyte = regexp.MustCompile(`(\d+) MiB`)
+	thousand = regexp.MustCompile(`,(\d{3})\b`)
+)
 
-// word replaces a Go name at the beginning of a default by the word for it in a file.
-func word(byDefault string) string {
-	return goName.ReplaceAllStringFunc(byDefault, func(name string) string { return "`" + enum.Word(name) + "`" })
+// written writes the values in a default as a file has them, so that they can be copied.
+func written(kind settings.Kind, byDefault string) string {
+	switch kind {
+	case settings.Text:
+		return goName.ReplaceAllStringFunc(byDefault, func(name string) string { return "`" + enum.Word(name) + "`" })
+	case settings.Duration:
+		return strings.ReplaceAll(duration.ReplaceAllString(byDefault, "`$1$2`"), "min`", "m`")
+	case settings.Scalar:
+		return mebibyte.ReplaceAllStringFunc(thousand.ReplaceAllString(byDefault, "$1"), func(size string) string {
+			n, _ := strconv.Atoi(strings.TrimSuffix(size, " MiB"))
+			return fmt.Sprintf("`%d` (%s)", n<<20, size)
+		})
+	}
+	return byDefault
 }
 
 // cell escapes text for a table's cell.
