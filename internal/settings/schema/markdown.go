@@ -150,8 +150,9 @@ func written(kind settings.Kind, byDefault string) string {
 			n, _ := strconv.Atoi(strings.TrimSuffix(size, " MiB"))
 			return fmt.Sprintf("`%d` (%s)", n<<20, size)
 		})
+	default:
+		return byDefault
 	}
-	return byDefault
 }
 
 // cell escapes text for a table's cell.
