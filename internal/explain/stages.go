@@ -392,7 +392,7 @@ func (e *evidence) published() (all []Stage) {
 	case e.outputs == nil:
 		return nil
 	case len(*e.outputs) == 0:
-		return []Stage{{Place: "output", State: "none found", Why: "Its handlers published nothing, or the relay has sent and deleted what they published" + kept}}
+		return []Stage{{Place: "output", State: "none found", Why: "Its handlers published nothing through the outbox, or the relay has sent and deleted what they published" + kept}}
 	}
 	for _, o := range *e.outputs {
 		s := Stage{Place: "output", Of: o.EventID, State: o.State, At: &o.Written, Why: "Topic " + words.OneLine(o.Topic)}
