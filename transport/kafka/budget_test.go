@@ -16,8 +16,8 @@ func TestBuffered(t *testing.T) {
 	t.Parallel()
 	const (
 		budget     = 16 << 20
-		partitions = 24 // of each of two topics
-		records    = 20 // of each partition
+		partitions = 12 // of each of two topics
+		records    = 15 // of each partition
 		size       = 100_000
 	)
 	addresses, m := brokers(t), newMeter()

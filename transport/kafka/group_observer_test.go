@@ -154,7 +154,7 @@ func TestFlowControlOfLargeRecords(t *testing.T) {
 	for range n {
 		c.put(0, payload)
 	}
-	config := kafka.Config{Brokers: c.ListenAddrs(), MeterProvider: m.provider, Dial: wire.dial}
+	config := kafka.Config{Brokers: c.ListenAddrs(), MeterProvider: m.provider, Dial: wire.dial, MaxBufferedBytes: 32 << 20}
 	_, messages := subscribe(t, connect(t, config), c.topic, transport.SubscriberConfig{Consumer: "c", Concurrency: 2})
 	held := next(t, messages)
 	m.eventually(t, "millrace.kafka.paused", 1)

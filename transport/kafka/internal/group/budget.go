@@ -29,10 +29,16 @@ type Budget struct {
 	fetch   int // what it brings of one partition
 
 	mu       sync.Mutex
-	accounts map[Waiter]*account
+	accounts map[reading]*account
 	held     int // by all accounts, with what is kept for those that may read again
 	queue    []*account
 	moved    time.Time // when something was last released, or a partition was admitted
+}
+
+// reading is a partition that is read. Its methods must not call the budget.
+type reading interface {
+	Waiter
+	flow(stop bool)
 }
 
 // account is what one partition holds.
@@ -46,11 +52,11 @@ type account struct {
 // NewBudget returns a budget of that many bytes.
 func NewBudget(bytes int) *Budget {
 	request := min(bytes/fetchParts, math.MaxInt32)
-	return &Budget{limit: bytes / 4 * 3, request: request, fetch: min(request, mostFetchBytes), accounts: map[Waiter]*account{}}
+	return &Budget{limit: bytes / 4 * 3, request: request, fetch: min(request, mostFetchBytes), accounts: map[reading]*account{}}
 }
 
 // Enter adds a partition that holds nothing.
-func (b *Budget) Enter(w Waiter, now time.Time) {
+func (b *Budget) Enter(w reading, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.accounts) == 0 {
@@ -60,7 +66,7 @@ func (b *Budget) Enter(w Waiter, now time.Time) {
 }
 
 // Leave removes a partition with what it holds.
-func (b *Budget) Leave(w Waiter, now time.Time) {
+func (b *Budget) Leave(w reading, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := b.accounts[w]
@@ -73,7 +79,7 @@ func (b *Budget) Leave(w Waiter, now time.Time) {
 
 // Reads records how many bytes the partition holds, and reports whether it may read on. If the answer may change although nothing wakes
 // the partition, again says when to ask.
-func (b *Budget) Reads(w Waiter, bytes int, now time.Time) (reads bool, again time.Time) {
+func (b *Budget) Reads(w reading, bytes int, now time.Time) (reads bool, again time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := b.accounts[w]
@@ -117,7 +123,8 @@ func (b *Budget) hold(a *account, bytes int, now time.Time) {
 	if within && b.held > b.limit {
 		for w, other := range b.accounts {
 			if other.reading {
-				w.Wake() // it has to stop
+				w.flow(true) // now: it might come too late to its turn
+				w.Wake()
 			}
 		}
 	}

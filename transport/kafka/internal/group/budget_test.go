@@ -19,6 +19,8 @@ type reader struct {
 
 func (r *reader) Wake() { r.woken = true }
 
+func (r *reader) flow(stop bool) { r.reads = !stop }
+
 // Whatever partitions hold and handlers do, what is held stays within the limit and one fetch for each partition that was reading, and
 // everything is read that no handler withholds.
 func TestBudget(t *testing.T) {
@@ -83,7 +85,7 @@ func TestBudget(t *testing.T) {
 
 func TestBudgetAdmitsInTurn(t *testing.T) {
 	now := time.Unix(0, 0)
-	b := &Budget{limit: 100, fetch: 10, accounts: map[Waiter]*account{}}
+	b := &Budget{limit: 100, fetch: 10, accounts: map[reading]*account{}}
 	var p [4]reader
 	asks := func(i, bytes int) bool {
 		reads, _ := b.Reads(&p[i], bytes, now)

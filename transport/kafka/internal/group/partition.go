@@ -137,9 +137,9 @@ func (p *partitionConsumer) deliver(session context.Context, claim sarama.Consum
 	defer timer.Stop()
 	var alarm time.Time // when the timer fires, or has fired
 	var since time.Time // since when it is full
-	paused, slot := false, false
+	slot := false
 	for !p.stopped() {
-		now := time.Now()
+		now, paused := time.Now(), p.paused.Load() // the budget pauses it, too
 		w.collect(now)
 		o := w.start(now, slot)
 		slot = false
