@@ -49,6 +49,6 @@ func TestBuffered(t *testing.T) {
 		}
 		msg.Ack()
 	}
-	require.Less(t, held, int64(budget))
+	require.Less(t, held, int64(budget*5/4), "what was on its way when the partitions paused comes on top")
 	m.eventually(t, "millrace.kafka.lag", 0)
 }

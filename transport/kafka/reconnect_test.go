@@ -18,6 +18,7 @@ import (
 // test of that name. The original reads its list of published messages while a goroutine still appends to it, and allows one minute for all.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
+	devtest.Long(t)
 	cluster := devtest.Kafka(t, devstack.KafkaConfig{Brokers: 1})
 	for _, delivery := range []kafka.Delivery{kafka.AtLeastOnce, kafka.Transactional} {
 		t.Run(delivery.String(), func(t *testing.T) {
