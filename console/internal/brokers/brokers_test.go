@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,11 +43,11 @@ func (f *fake) Inspect(_ context.Context, topic, _ string) (transport.Inspection
 	return transport.Inspection{Topic: true, Consumer: true, Lag: f.lag}, nil
 }
 
-func broker(lag int64, slow string, opened *int) brokers.Broker {
+func broker(lag int64, slow string, opened *atomic.Int32) brokers.Broker {
 	return brokers.Broker{
 		Name: "kafka",
 		Open: func(context.Context, time.Duration) (transport.Transport, error) {
-			*opened++
+			opened.Add(1)
 			return &fake{lag: lag, slow: slow, closed: make(chan struct{})}, nil
 		},
 		Subscriptions: func() []doctor.Subscription { return []doctor.Subscription{{Consumer: "shop", Topic: "a"}} },
@@ -57,7 +58,7 @@ func broker(lag int64, slow string, opened *int) brokers.Broker {
 func TestTwoBrokersOfAKind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		opened := 0
+		var opened atomic.Int32
 		b := brokers.New([]brokers.Broker{broker(1, "", &opened), broker(2, "", &opened)})
 		defer b.Close()
 		before := b.Fingerprint("orders")
@@ -70,11 +71,11 @@ func TestTwoBrokersOfAKind(t *testing.T) {
 		assert.NotEqual(t, before, after)
 		time.Sleep(14 * time.Second)
 		b.Look(t.Context(), "orders", nil)
-		assert.Equal(t, 2, opened, "the answer is kept for 15 s")
+		assert.EqualValues(t, 2, opened.Load(), "the answer is kept for 15 s")
 		assert.Equal(t, after, b.Fingerprint("orders"))
 		time.Sleep(time.Second)
 		b.Look(t.Context(), "orders", nil)
-		assert.Equal(t, 4, opened)
+		assert.EqualValues(t, 4, opened.Load())
 		assert.NotEqual(t, after, b.Fingerprint("orders"))
 		time.Sleep(2 * time.Minute)
 		assert.Empty(t, b.Lately("orders"), "nobody knows whether that still holds")
@@ -85,7 +86,7 @@ func TestTwoBrokersOfAKind(t *testing.T) {
 func TestASlowBroker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		opened := 0
+		var opened atomic.Int32
 		slow := broker(7, "b", &opened)
 		slow.Subscriptions = func() (all []doctor.Subscription) {
 			for _, topic := range []string{"a", "b", "c"} {
@@ -122,11 +123,11 @@ func TestABrokerThatPanics(t *testing.T) {
 	assert.Equal(t, "asking it panicked: oops", b.Lately("orders")[0].Error)
 	b.Close()
 
-	opened := 0
+	var opened atomic.Int32
 	b = brokers.New([]brokers.Broker{broker(1, "", &opened)})
 	b.Close()
 	b.Look(t.Context(), "orders", nil)
-	assert.Zero(t, opened)
+	assert.Zero(t, opened.Load())
 
 	many := brokers.New([]brokers.Broker{{Name: "kafka", Open: func(context.Context, time.Duration) (transport.Transport, error) { return nil, errors.New("down") }}})
 	var looking sync.WaitGroup

@@ -35,7 +35,7 @@ func redirectCommand(a *cli.App) *cobra.Command {
 		return deadletter.Redirect(ctx, db, schema, s, to, by)
 	}
 	c := actionCommand(a, redirect, nil, []string{"dead", "retrying", "blocked"}, "redirected", &cobra.Command{
-		Use: "redirect {--to CONSUMER | --to-topic TOPIC} {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Hand dead letters to another consumer, or publish them to another topic",
+		Use: "redirect {--to CONSUMER | --to-topic TOPIC} {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Hand dead letters to another consumer or topic",
 		Long: "Hands dead letters to another consumer, which retries them at once. Use it after a handler was renamed, or moved to another service.\n" +
 			"An event that the other consumer has already handled is only discarded here.\n" +
 			"With --to-topic they are published to another topic, with their IDs, through the outbox of the same schema, and discarded here.",

@@ -89,7 +89,7 @@ func (s *subscription) bringBack(ctx context.Context) {
 		}
 		unstick := !time.Now().Before(lookAt)
 		if unstick {
-			lookAt = time.Now().Add(unstickPolls * s.of.Poll)
+			lookAt = time.Now().Add(unstickPolls * s.poll)
 		}
 		wait, err := s.deliverDue(ctx, slots, &inHand, unstick, &seen)
 		if err != nil && !failing {
@@ -111,12 +111,12 @@ type looks struct {
 func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHand *sync.WaitGroup, unstick bool, seen *looks) (time.Duration, error) {
 	if unstick {
 		if err := s.of.cfg.Store.Unstick(ctx, s.consumer); err != nil {
-			return s.of.Poll, err
+			return s.poll, err
 		}
 	}
 	room := s.of.cfg.Room(s.consumer, cap(slots)-len(slots))
 	if room == 0 {
-		return s.of.Poll, nil // the end of each event nudges, and so does the end of a pause
+		return s.poll, nil // the end of each event nudges, and so does the end of a pause
 	}
 	orphaned := s.of.Orphaned
 	if s.of.nudges.count(s.consumer) > 1 { // several subscriptions: it is unknown which one a renamed topic's events belong to
@@ -128,12 +128,12 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 	}
 	held := s.acquire(take) // before the lease, which would expire while its event waited
 	if held == 0 && take > 0 {
-		return s.of.Poll, nil // the subscription has stopped
+		return s.poll, nil // the subscription has stopped
 	}
 	due, o, err := s.of.cfg.Store.Lease(ctx, s.consumer, s.topic, held, s.of.Lease, orphaned, s.inFlight.all())
 	s.release(held - len(due))
 	if err != nil {
-		return s.of.Poll, err
+		return s.poll, err
 	}
 	for i, l := range due {
 		slots <- struct{}{}
@@ -150,9 +150,9 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 		return minPause, nil
 	case len(due) > 0:
 		*seen = looks{}
-		return min(max(o.Next, minPause), s.of.Poll), nil
+		return min(max(o.Next, minPause), s.poll), nil
 	}
-	return seen.rest(o, s.of.Poll), nil
+	return seen.rest(o, s.poll), nil
 }
 
 // rest returns the wait after a poll that found nothing. A due event that was not taken is behind another event of its key, in

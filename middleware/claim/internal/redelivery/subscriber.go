@@ -84,7 +84,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, err
 	}
-	sub := &subscription{subscriber: s, topic: topic, out: make(chan *message.Message), stop: make(chan struct{}), nudge: make(chan struct{}, 1)}
+	sub := &subscription{subscriber: s, topic: topic, poll: s.of.Poll, out: make(chan *message.Message), stop: make(chan struct{}), nudge: make(chan struct{}, 1)}
 	if s.within > 0 && !s.of.cfg.Ahead {
 		sub.slots = make(chan struct{}, s.within)
 	}
@@ -121,6 +121,7 @@ func (s *subscriber) Close() error {
 type subscription struct {
 	*subscriber
 	topic string
+	poll  time.Duration // the shortest wait between two looks at the table
 	out   chan *message.Message
 	stop  chan struct{} // closed when nothing more may be delivered
 	nudge chan struct{} // an event may be due
