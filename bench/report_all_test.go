@@ -108,7 +108,7 @@ func TestReportPage(t *testing.T) {
 	text := string(content)
 	for _, want := range []string{
 		"claim nothing from it", "<strong>4 of 13 targets met.</strong>", "<li>relay-drain vs_forwarder is 9.99, asked is ≥ 10</li>",
-		`>2.00 (≥ 2)</text>`, `>4.00 ms (≤ 5)</text>`, `>vs_oagudo</text>`, `>2,000 (97% busy)</text>`, "the broker is away", `<svg id=timeline></svg>`, `<pre>kill &lt;relay&gt;  7</pre>`, `<li>chaos on b found something</li>`, `<td class="pale">one | relay</td>`, "PostgreSQL 15.1 (here), fsync=off",
+		`>2.00 (≥ 2)</text>`, `>4.00 ms (≤ 5)</text>`, `>vs_oagudo</text>`, `>2,000 (97% busy)</text>`, "the broker &lt;is&gt; away", `<svg id=timeline></svg>`, `<pre>kill &lt;relay&gt;  7</pre>`, `<li>chaos on b found something</li>`, `<td class="pale">one | relay</td>`, "PostgreSQL 15.1 (here), fsync=off",
 	} {
 		assert.Contains(t, text, want)
 	}
