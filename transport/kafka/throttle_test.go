@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
@@ -39,7 +40,7 @@ func (m *meter) requests(t testing.TB, name string) (counts map[string]uint64, s
 // TestThrottle: a quota of the brokers slowed a service down, and nothing told of it.
 func TestThrottle(t *testing.T) {
 	t.Parallel()
-	addresses, m, clientID := brokers(t), newMeter(), consumerName(t)
+	addresses, m, clientID := devtest.Real(t, devstack.Kafka).KafkaBrokers(), newMeter(), consumerName(t) // the fake keeps no quotas
 	client, err := kgo.NewClient(kgo.SeedBrokers(addresses...))
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
