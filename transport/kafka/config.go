@@ -90,10 +90,9 @@ type Config struct {
 	Consumers map[string]ConsumerConfig
 
 	// MaxBufferedBytes is how many bytes the messages may take that this process has read and not finished, of all partitions of
-	// all consumers, uncompressed. Each partition may hold an equal share. At the limit partitions pause, and read again in turn; what is on its
-	// way then may exceed the limit by about a quarter. A
-	// partition that holds nothing reads on after 10 s in which none has finished a message, so one consumer whose handlers hang does
-	// not stop the others. From 16 MiB on. Default: 128 MiB.
+	// all consumers, uncompressed. Each partition may hold an equal share. At the limit partitions pause, and read again in turn;
+	// what is on its way then may exceed the limit by about a quarter. A partition that holds nothing reads on after 10 s in which
+	// none has finished a message, so one consumer whose handlers hang does not stop the others. From 16 MiB on. Default: 128 MiB.
 	MaxBufferedBytes int
 
 	// DrainTimeout is how long a closing subscriber waits for running handlers. After that their contexts are cancelled
